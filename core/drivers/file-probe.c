@@ -1,0 +1,211 @@
+/* file-probe.c - what an image and the disk below it are like. */
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/stat.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define PAGE 4096u
+
+static uint32_t
+max(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+static bool
+power_of_two(uint32_t n)
+{
+	return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* ---- alignment of direct I/O ---------------------------------------------------------- */
+
+/* Linux before 6.1, or a file system that does not say: try. */
+static uint32_t
+try_alignment(const struct file *f)
+{
+	uint32_t align = PAGE;
+	void *buffer;
+
+	if (posix_memalign(&buffer, PAGE, PAGE) != 0)
+		return PAGE;
+	for (uint32_t n = 512; n < PAGE; n *= 2) {
+		if (pread(f->fd, buffer, n, n) >= 0) {
+			align = n;
+			break;
+		}
+	}
+	free(buffer);
+	return align;
+}
+
+static void
+probe_alignment(struct file *f)
+{
+	struct statx sx;
+
+	f->limits.align = f->limits.mem_align = 0;
+	/* The raw system call: the C library's struct may lack the fields. */
+	if (syscall(SYS_statx, f->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 &&
+	    (sx.stx_mask & STATX_DIOALIGN) != 0) {
+		f->limits.align = sx.stx_dio_offset_align;
+		f->limits.mem_align = sx.stx_dio_mem_align;
+	}
+	if (!power_of_two(f->limits.align) || !power_of_two(f->limits.mem_align))
+		f->limits.align = f->limits.mem_align = try_alignment(f);
+}
+
+/* ---- geometry ----------------------------------------------------------------------------- */
+
+static int
+probe_block_device(struct file *f, struct pl_error *err)
+{
+	struct pl_geometry *g = &f->limits.geometry;
+	int logical;
+	unsigned physical;
+
+	if (ioctl(f->fd, BLKGETSIZE64, &g->size) == -1)
+		return pl_error_set(err, -errno, "%s: size", f->name);
+	if (ioctl(f->fd, BLKSSZGET, &logical) == -1 || ioctl(f->fd, BLKPBSZGET, &physical) == -1)
+		return pl_error_set(err, -errno, "%s: block size", f->name);
+	g->logical_block = (uint32_t)logical;
+	g->physical_block = physical;
+	return 0;
+}
+
+static int
+probe_regular_file(struct file *f, struct pl_error *err)
+{
+	struct pl_geometry *g = &f->limits.geometry;
+	struct stat st;
+
+	if (fstat(f->fd, &st) == -1)
+		return pl_error_set(err, -errno, "%s: size", f->name);
+	g->size = (uint64_t)st.st_size;
+	g->logical_block = f->direct ? max(512, f->limits.align) : 512;
+	g->physical_block = power_of_two((uint32_t)st.st_blksize) ? (uint32_t)st.st_blksize : PAGE;
+	return 0;
+}
+
+int
+file_probe_geometry(struct file *f, struct pl_error *err)
+{
+	struct pl_driver_limits *l = &f->limits;
+	struct pl_geometry *g = &l->geometry;
+	int error;
+
+	l->align = l->mem_align = 1;
+	if (f->direct)
+		probe_alignment(f);
+	error = f->block ? probe_block_device(f, err) : probe_regular_file(f, err);
+	if (error != 0)
+		return error;
+	g->physical_block = max(g->physical_block, g->logical_block);
+	g->preferred = max(max(PAGE, g->physical_block), l->align);
+
+	/* A file system zeroes part of a page through the page cache, which direct writes to
+	 * the rest of the page pass by: whole pages only. A device zeroes its own blocks. */
+	l->zero_align = l->align;
+	if (f->block)
+		l->zero_align = max(l->align, g->logical_block);
+	else if (f->direct)
+		l->zero_align = max(l->align, PAGE);
+	f->blocks_end = g->size & ~((uint64_t)l->align - 1);
+	l->tail = f->blocks_end == g->size ? g->size : g->size & ~((uint64_t)l->zero_align - 1);
+	return 0;
+}
+
+/* ---- the disk below -------------------------------------------------------------------------- */
+
+/* The first word of a file in the device's queue directory; false: there is none. */
+static bool
+queue_read(const struct file *f, const char *name, char *word, size_t size)
+{
+	/* A partition has its disk's queue one directory up. */
+	static const char *const patterns[] = { "/sys/dev/block/%u:%u/queue/%s",
+						"/sys/dev/block/%u:%u/../queue/%s" };
+	struct stat st;
+	char path[96];
+	FILE *file = NULL;
+	dev_t dev;
+	bool got;
+
+	if (fstat(f->fd, &st) == -1)
+		return false;
+	dev = f->block ? st.st_rdev : st.st_dev;
+	for (unsigned i = 0; i < 2 && file == NULL; i++) {
+		snprintf(path, sizeof path, patterns[i], major(dev), minor(dev), name);
+		file = fopen(path, "re");
+	}
+	if (file == NULL)
+		return false;
+	got = fgets(word, (int)size, file) != NULL;
+	fclose(file);
+	if (got)
+		word[strcspn(word, "\n")] = '\0';
+	return got;
+}
+
+bool
+file_probe_rotational(const struct file *f)
+{
+	char word[16];
+
+	return queue_read(f, "rotational", word, sizeof word) && word[0] == '1';
+}
+
+/* Whether every block was written before: the first hole, or block that was allocated and
+ * never written, is where the file ends. */
+static bool
+all_written(const struct file *f)
+{
+	return f->block || lseek(f->fd, 0, SEEK_HOLE) == (off_t)f->limits.geometry.size;
+}
+
+/*
+ * For auto, in this order. A native write is one request where the medium or the path takes
+ * it so; over blocks that were never written it also commits the file system's journal,
+ * once for each write, where a shared flush commits it once for all.
+ */
+bool
+file_probe_fua(const struct file *f, const struct file_params *p, const char **why)
+{
+	char write_cache[32], fua[16];
+
+	if (p->fua != FUA_AUTO) {
+		*why = "as the option fua says";
+		return p->fua == FUA_NATIVE;
+	}
+	if (!f->direct) {
+		*why = "writes through the page cache share a flush";
+		return false;
+	}
+	if (!all_written(f)) {
+		*why = "there are blocks that were never written";
+		return false;
+	}
+	if (!queue_read(f, "write_cache", write_cache, sizeof write_cache)) {
+		*why = "nothing is known of the device";
+		return false;
+	}
+	if (strcmp(write_cache, "write through") == 0) {
+		*why = "the device has no volatile cache";
+		return true;
+	}
+	if (queue_read(f, "fua", fua, sizeof fua) && fua[0] == '1') {
+		*why = "the device takes FUA";
+		return true;
+	}
+	*why = "the kernel merges the flushes of direct writes";
+	return true;
+}

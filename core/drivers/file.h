@@ -1,0 +1,46 @@
+/*
+ * file.h - the parts of the file driver: what it finds out at open, and its lock.
+ */
+#ifndef PL_FILE_H
+#define PL_FILE_H
+
+#include "../platter-driver.h"
+
+enum { CACHE_WRITEBACK, CACHE_NONE, CACHE_DIRECTSYNC, CACHE_WRITETHROUGH, CACHE_UNSAFE };
+enum { FUA_AUTO, FUA_NATIVE, FUA_COMMIT };
+
+struct file_params {
+	const char *path, *dir;
+	int cache, fua;
+	bool lock;
+};
+
+struct file {
+	char *name; /* for people */
+	int fd;
+	int tail_fd; /* through the page cache, for what lies behind the last whole block; or -1 */
+	bool block;  /* a block device */
+	bool direct, read_only;
+	uint64_t blocks_end; /* the size, down to a multiple of limits.align */
+	unsigned refused;    /* bit i: the i-th way to zero is not supported here; atomic */
+	bool no_trim;        /* atomic */
+	struct pl_driver_limits limits;
+};
+
+/* ---- file-probe.c ------------------------------------------------------------------ */
+
+/* Size, alignment and block sizes. Errors: what the calls say, with a sentence. */
+int file_probe_geometry(struct file *f, struct pl_error *err);
+
+/* Whether a FUA write is one RWF_DSYNC write (else a shared flush), and why. */
+bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);
+
+bool file_probe_rotational(const struct file *f);
+
+/* ---- file-lock.c --------------------------------------------------------------------- */
+
+/* One writer, or readers only, in a way that QEMU understands. Lasts as long as the open
+ * file description. Errors: -EBUSY. */
+int file_lock(const struct file *f, struct pl_error *err);
+
+#endif

@@ -1,0 +1,158 @@
+/* export.c - a device on offer. */
+#include "export.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * What may be advertised, from what the drivers declare. FUA is there wherever FLUSH is,
+ * since the core makes one of the other; never one without the other. The core zeroes by
+ * writing where the driver cannot. A read-only export shows nothing that changes data.
+ */
+static unsigned
+export_capabilities(unsigned declared, bool read_only)
+{
+	const unsigned reading = PL_CAP_CACHE | PL_CAP_EXTENTS | PL_CAP_ROTATIONAL;
+
+	if (read_only || (declared & PL_CAP_WRITE) == 0)
+		return (declared & reading) | PL_CAP_MULTI_CONN;
+	declared |= PL_CAP_ZERO | PL_CAP_FAST_ZERO;
+	if ((declared & PL_CAP_FLUSH) != 0)
+		return declared | PL_CAP_FUA;
+	return declared & ~(unsigned)(PL_CAP_FUA | PL_CAP_MULTI_CONN | PL_CAP_WRITE_THROUGH);
+}
+
+static void
+export_describe(struct pl_export *ex)
+{
+	const char *fua = (ex->capabilities & PL_CAP_FUA) == 0 ? "none"
+			  : ex->native_fua                     ? "native"
+							       : "shared flush";
+
+	snprintf(ex->description, sizeof ex->description, "%s, FUA: %s%s", ex->limits.description,
+		 fua, (ex->capabilities & PL_CAP_WRITE) == 0 ? ", read-only" : "");
+}
+
+int
+pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export **out,
+	       struct pl_error *err)
+{
+	struct pl_export *ex = calloc(1, sizeof *ex);
+	int error = -ENOMEM;
+
+	if (ex == NULL)
+		return pl_error_set(err, error, "export");
+	ex->params = pl_params_copy(params);
+	if (ex->params == NULL) {
+		pl_error_set(err, error, "export");
+		goto fail;
+	}
+	error = pl_layer_open(ex->params, flags, &ex->layer, err);
+	if (error != 0)
+		goto fail;
+	ex->limits = *pl_layer_limits(ex->layer);
+	ex->native_fua = (ex->limits.capabilities & PL_CAP_FUA) != 0;
+	ex->capabilities =
+		export_capabilities(ex->limits.capabilities, (flags & PL_OPEN_READ_ONLY) != 0);
+	pl_commit_init(&ex->commit);
+	pl_ranges_init(&ex->ranges);
+	export_describe(ex);
+	log_debug("export %s: %llu bytes, %s", pl_export_name(ex),
+		  (unsigned long long)ex->limits.geometry.size, ex->description);
+	*out = ex;
+	return 0;
+fail:
+	pl_params_free(ex->params);
+	free(ex);
+	return error;
+}
+
+int
+pl_export_check(const struct pl_params *params, struct pl_error *err)
+{
+	return pl_layer_check(params, err);
+}
+
+void
+pl_export_close(struct pl_export *ex)
+{
+	assert(ex->channels == 0);
+	pl_commit_destroy(&ex->commit);
+	pl_ranges_destroy(&ex->ranges);
+	pl_layer_close(ex->layer);
+	pl_params_free(ex->params);
+	free(ex);
+}
+
+unsigned
+pl_export_capabilities(const struct pl_export *ex)
+{
+	return ex->capabilities;
+}
+
+const struct pl_geometry *
+pl_export_geometry(const struct pl_export *ex)
+{
+	return &ex->limits.geometry;
+}
+
+const char *
+pl_export_name(const struct pl_export *ex)
+{
+	return pl_layer_name(ex->layer);
+}
+
+const char *
+pl_export_description(const struct pl_export *ex)
+{
+	return ex->description;
+}
+
+bool
+pl_export_failed(const struct pl_export *ex)
+{
+	return __atomic_load_n(&ex->failed, __ATOMIC_ACQUIRE);
+}
+
+void
+pl_export_fail(struct pl_export *ex, const char *what, int error)
+{
+	if (__atomic_exchange_n(&ex->failed, true, __ATOMIC_ACQ_REL))
+		return;
+	log_error("export %s: %s: %s: what was written and not yet flushed may be lost; FUA and "
+		  "FLUSH fail from now on, until the export is opened again",
+		  pl_export_name(ex), what, strerror(-error));
+}
+
+void
+pl_export_count(struct pl_export *ex, const struct pl_request *req, int error)
+{
+	__atomic_fetch_add(&ex->done[req->op], 1, __ATOMIC_RELAXED);
+	if (error != 0)
+		__atomic_fetch_add(&ex->errors, 1, __ATOMIC_RELAXED);
+	else if (req->op == PL_WRITE && req->stable && ex->native_fua)
+		__atomic_fetch_add(&ex->fua_native, 1, __ATOMIC_RELAXED);
+}
+
+void
+pl_export_counters(const struct pl_export *const_ex, struct pl_counters *out)
+{
+	struct pl_export *ex = (struct pl_export *)const_ex;
+
+	*out = (struct pl_counters){
+		.reads = __atomic_load_n(&ex->done[PL_READ], __ATOMIC_RELAXED),
+		.writes = __atomic_load_n(&ex->done[PL_WRITE], __ATOMIC_RELAXED),
+		.zeroes = __atomic_load_n(&ex->done[PL_ZERO], __ATOMIC_RELAXED),
+		.trims = __atomic_load_n(&ex->done[PL_TRIM], __ATOMIC_RELAXED),
+		.flushes = __atomic_load_n(&ex->done[PL_FLUSH], __ATOMIC_RELAXED),
+		.fua_native = __atomic_load_n(&ex->fua_native, __ATOMIC_RELAXED),
+		.errors = __atomic_load_n(&ex->errors, __ATOMIC_RELAXED),
+	};
+	pthread_mutex_lock(&ex->commit.lock);
+	out->committed = ex->commit.committed;
+	out->groups = ex->commit.groups;
+	pthread_mutex_unlock(&ex->commit.lock);
+}

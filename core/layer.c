@@ -1,0 +1,287 @@
+/* layer.c - opened drivers, one over the other, as the options ask. */
+#include "layer.h"
+
+#include "option.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct pl_layer {
+	const struct pl_driver *driver;
+	void *params; /* filled by the driver's table */
+	void *handle;
+	struct pl_driver_limits limits;
+	struct pl_layer *below;
+};
+
+const struct pl_driver *const pl_drivers[] = {
+	&pl_driver_file,  &pl_driver_memory,   &pl_driver_null,
+	&pl_driver_fault, &pl_driver_powercut, NULL,
+};
+
+static const struct pl_driver *
+driver_find(const char *name, size_t len)
+{
+	for (unsigned i = 0; pl_drivers[i] != NULL; i++) {
+		if (strlen(pl_drivers[i]->name) == len &&
+		    memcmp(pl_drivers[i]->name, name, len) == 0)
+			return pl_drivers[i];
+	}
+	return NULL;
+}
+
+static int
+driver_unknown(const char *option, const char *name, size_t len, struct pl_error *err)
+{
+	char names[128] = "";
+
+	for (unsigned i = 0; pl_drivers[i] != NULL; i++) {
+		strncat(names, i > 0 ? ", " : "", sizeof names - strlen(names) - 1);
+		strncat(names, pl_drivers[i]->name, sizeof names - strlen(names) - 1);
+	}
+	return pl_error_say(err, -EINVAL, "%s=%.*s: there is no such driver; there are: %s", option,
+			    (int)len, name, names);
+}
+
+/* Makes the layers, their options parsed, nothing opened. */
+static int
+layer_make(const struct pl_driver *driver, const char *over, const struct pl_params *params,
+	   uint64_t *used, struct pl_layer **out, struct pl_error *err)
+{
+	struct pl_layer *l = calloc(1, sizeof *l);
+	int error = -ENOMEM;
+
+	if (l != NULL)
+		l->params = calloc(1, driver->params_size + 1);
+	if (l == NULL || l->params == NULL) {
+		pl_error_set(err, error, "driver %s", driver->name);
+		goto fail;
+	}
+	l->driver = driver;
+	error = pl_options_parse(driver->options, params, used, l->params, err);
+	if (error != 0)
+		goto fail;
+	if (driver->over) {
+		size_t len = over != NULL ? strcspn(over, ",") : 0;
+		const struct pl_driver *below = driver_find(over, len);
+
+		if (len == 0)
+			error = pl_error_say(
+				err, -EINVAL,
+				"driver %s stands over another one: over=DRIVER is missing",
+				driver->name);
+		else if (below == NULL)
+			error = driver_unknown("over", over, len, err);
+		else
+			error = layer_make(below, over[len] == ',' ? over + len + 1 : NULL, params,
+					   used, &l->below, err);
+	} else if (over != NULL) {
+		error = pl_error_say(err, -EINVAL, "over=%s: driver %s stands over no other", over,
+				     driver->name);
+	}
+	if (error != 0)
+		goto fail;
+	*out = l;
+	return 0;
+fail:
+	if (l != NULL)
+		free(l->params);
+	free(l);
+	return error;
+}
+
+static void
+layer_free(struct pl_layer *l)
+{
+	if (l == NULL)
+		return;
+	layer_free(l->below);
+	free(l->params);
+	free(l);
+}
+
+static int
+layer_from_params(const struct pl_params *params, struct pl_layer **top, struct pl_error *err)
+{
+	static const char *const own[] = { "driver", "over" };
+	const char *name = pl_params_get(params, "driver");
+	const struct pl_driver *driver;
+	uint64_t used = 0;
+	int error;
+
+	if (name == NULL)
+		name = pl_driver_file.name;
+	driver = driver_find(name, strlen(name));
+	if (driver == NULL)
+		return driver_unknown("driver", name, strlen(name), err);
+	for (unsigned i = 0; i < 2; i++) {
+		int at = pl_params_find(params, own[i]);
+
+		if (at >= 0)
+			used |= UINT64_C(1) << at;
+	}
+	error = layer_make(driver, pl_params_get(params, "over"), params, &used, top, err);
+	if (error != 0)
+		return error;
+	for (unsigned i = 0; i < pl_params_count(params); i++) {
+		if ((used & UINT64_C(1) << i) != 0)
+			continue;
+		layer_free(*top);
+		*top = NULL;
+		return pl_error_say(err, -EINVAL, "%s=%s: driver %s has no option %s",
+				    pl_params_key(params, i), pl_params_value(params, i), name,
+				    pl_params_key(params, i));
+	}
+	return 0;
+}
+
+int
+pl_layer_check(const struct pl_params *params, struct pl_error *err)
+{
+	struct pl_layer *top;
+	int error = layer_from_params(params, &top, err);
+
+	if (error == 0)
+		layer_free(top);
+	return error;
+}
+
+static void
+layer_close_drivers(struct pl_layer *l)
+{
+	for (; l != NULL; l = l->below)
+		l->driver->close(l->handle);
+}
+
+/* From the bottom up; on failure what is below is closed again. */
+static int
+layer_open_drivers(struct pl_layer *l, unsigned open_flags, struct pl_error *err)
+{
+	int error;
+
+	if (l->below != NULL) {
+		error = layer_open_drivers(l->below, open_flags, err);
+		if (error != 0)
+			return error;
+	}
+	error = l->driver->open(l->params, open_flags, l->below, &l->handle, err);
+	if (error != 0) {
+		layer_close_drivers(l->below);
+		return error;
+	}
+	l->driver->limits(l->handle, &l->limits);
+	assert(l->limits.align > 0 && l->limits.mem_align > 0);
+	assert(l->limits.zero_align >= l->limits.align);
+	return 0;
+}
+
+int
+pl_layer_open(const struct pl_params *params, unsigned open_flags, struct pl_layer **top,
+	      struct pl_error *err)
+{
+	int error = layer_from_params(params, top, err);
+
+	if (error != 0)
+		return error;
+	error = layer_open_drivers(*top, open_flags, err);
+	if (error != 0) {
+		layer_free(*top);
+		*top = NULL;
+	}
+	return error;
+}
+
+void
+pl_layer_close(struct pl_layer *top)
+{
+	layer_close_drivers(top);
+	layer_free(top);
+}
+
+void *
+pl_layer_handle(const struct pl_layer *top, const struct pl_driver *driver)
+{
+	while (top != NULL && top->driver != driver)
+		top = top->below;
+	return top != NULL ? top->handle : NULL;
+}
+
+const struct pl_driver_limits *
+pl_layer_limits(const struct pl_layer *l)
+{
+	return &l->limits;
+}
+
+const char *
+pl_layer_name(const struct pl_layer *l)
+{
+	if (l->driver->name_of != NULL)
+		return l->driver->name_of(l->handle);
+	return l->driver->name;
+}
+
+int
+pl_layer_attach(struct pl_layer *l, struct pl_loop *loop, void **state, struct pl_error *err)
+{
+	return l->driver->attach(l->handle, loop, state, err);
+}
+
+void
+pl_layer_detach(struct pl_layer *l, void *state)
+{
+	l->driver->detach(state);
+}
+
+void
+pl_layer_submit(struct pl_layer *l, void *state, struct pl_request *req)
+{
+	l->driver->submit(state, req);
+}
+
+/* ---- a part at once ------------------------------------------------------------- */
+
+static void
+call_part_done(struct pl_request *req, int64_t result)
+{
+	*(int64_t *)req->user = result;
+}
+
+static void
+iov_advance(struct pl_part *part, uint64_t n)
+{
+	part->offset += n;
+	part->length -= n;
+	while (n > 0) {
+		uint64_t take = n < part->iov->iov_len ? n : part->iov->iov_len;
+
+		part->iov->iov_base = (char *)part->iov->iov_base + take;
+		part->iov->iov_len -= take;
+		n -= take;
+		if (part->iov->iov_len == 0 && part->iovcnt > 1) {
+			part->iov++;
+			part->iovcnt--;
+		}
+	}
+}
+
+int
+pl_layer_call(struct pl_layer *l, void *state, struct pl_part *part)
+{
+	bool data = part->op == PL_READ || part->op == PL_WRITE;
+	int64_t result;
+
+	for (;;) {
+		struct pl_request req = { .part = *part, .next = call_part_done, .user = &result };
+
+		l->driver->submit(state, &req);
+		if (result < 0)
+			return (int)result;
+		if (!data || (uint64_t)result == part->length)
+			return 0;
+		if (result == 0)
+			return part->op == PL_READ ? -EIO : -ENOSPC;
+		iov_advance(part, (uint64_t)result);
+	}
+}

@@ -1,0 +1,125 @@
+/*
+ * range.c - keep read-modify-write away from its neighbours' writes.
+ *
+ * While nobody holds or wants a range exclusively, taking one is a list insertion. A
+ * request that must wait keeps its place: later ones that overlap it wait behind it, so
+ * that neither kind starves the other.
+ */
+#include "range.h"
+
+#include "request.h"
+
+#include <assert.h>
+
+void
+pl_ranges_init(struct pl_ranges *r)
+{
+	pthread_mutex_init(&r->lock, NULL);
+}
+
+void
+pl_ranges_destroy(struct pl_ranges *r)
+{
+	assert(r->held == NULL && r->first == NULL);
+	pthread_mutex_destroy(&r->lock);
+}
+
+static bool
+range_conflicts(const struct pl_request *a, const struct pl_request *b)
+{
+	return (a->range.exclusive || b->range.exclusive) && a->range.start < b->range.end &&
+	       b->range.start < a->range.end;
+}
+
+/* Whether req must wait: for who holds, or for who waits before it. */
+static bool
+range_must_wait(const struct pl_ranges *r, const struct pl_request *req)
+{
+	if (r->exclusive == 0)
+		return false;
+	for (const struct pl_request *o = r->held; o != NULL; o = o->range.next) {
+		if (range_conflicts(o, req))
+			return true;
+	}
+	for (const struct pl_request *o = r->first; o != NULL && o != req; o = o->link) {
+		if (range_conflicts(o, req))
+			return true;
+	}
+	return false;
+}
+
+static void
+range_hold(struct pl_ranges *r, struct pl_request *req)
+{
+	req->range.held = true;
+	req->range.prev = NULL;
+	req->range.next = r->held;
+	if (r->held != NULL)
+		r->held->range.prev = req;
+	r->held = req;
+}
+
+bool
+pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint64_t end,
+	       bool exclusive, void (*resume)(struct pl_request *req))
+{
+	bool wait;
+
+	req->range.start = start;
+	req->range.end = end;
+	req->range.exclusive = exclusive;
+	pthread_mutex_lock(&r->lock);
+	r->exclusive += exclusive;
+	wait = range_must_wait(r, req);
+	if (wait) {
+		req->resume = resume;
+		req->link = NULL;
+		if (r->last != NULL)
+			r->last->link = req;
+		else
+			r->first = req;
+		r->last = req;
+	} else {
+		range_hold(r, req);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return !wait;
+}
+
+/* Lets all go on who can. */
+static void
+range_grant(struct pl_ranges *r)
+{
+	struct pl_request **at = &r->first, *req, *last = NULL;
+
+	while ((req = *at) != NULL) {
+		if (range_must_wait(r, req)) {
+			last = req;
+			at = &req->link;
+			continue;
+		}
+		*at = req->link;
+		range_hold(r, req);
+		pl_request_resume(req, req->resume);
+	}
+	r->last = last;
+}
+
+void
+pl_ranges_give(struct pl_ranges *r, struct pl_request *req)
+{
+	if (!req->range.held)
+		return;
+	pthread_mutex_lock(&r->lock);
+	if (req->range.prev != NULL)
+		req->range.prev->range.next = req->range.next;
+	else
+		r->held = req->range.next;
+	if (req->range.next != NULL)
+		req->range.next->range.prev = req->range.prev;
+	req->range.held = false;
+	r->exclusive -= req->range.exclusive;
+	if (r->first != NULL)
+		range_grant(r);
+	pthread_mutex_unlock(&r->lock);
+}

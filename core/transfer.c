@@ -1,0 +1,414 @@
+/*
+ * transfer.c - move the data of a request, whatever the driver's alignment.
+ *
+ * The good path: the request is aligned, and is one part with the caller's own memory.
+ *
+ * Otherwise it goes piece by piece: what is aligned as it is, the rest through a buffer.
+ * A write of part of a block reads the block, changes it and writes it back, while it has
+ * the block to itself (range.h). A driver may also do less than it was asked for; whatever
+ * is left is then the next piece.
+ *
+ * What can go wrong: a driver moves nothing (a read found the device shorter than it was,
+ * EIO; a write found it full, ENOSPC); a block cannot be read, so its neighbour bytes are
+ * unknown and nothing of it is written; a write that was to be stable natively fails, and
+ * whether it was the data or the device's flush that failed cannot be told: then the
+ * export fails as it does for a flush.
+ */
+#include "transfer.h"
+
+#include "blocking.h"
+#include "channel.h"
+#include "loop.h"
+#include "pool.h"
+#include "request.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+static void transfer_step(struct pl_request *req);
+
+static uint64_t
+align_down(uint64_t n, uint64_t align)
+{
+	return n & ~(align - 1);
+}
+
+static uint64_t
+align_up(uint64_t n, uint64_t align)
+{
+	return align_down(n + align - 1, align);
+}
+
+static uint64_t
+min(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static const struct pl_driver_limits *
+limits_of(const struct pl_request *req)
+{
+	return &req->channel->export->limits;
+}
+
+/* ---- the caller's memory ------------------------------------------------------------- */
+
+static void
+advance(struct pl_request *req, uint64_t n)
+{
+	req->done_to += n;
+	while (n > 0 && req->iov != NULL) {
+		uint64_t take = min(n, req->iov->iov_len);
+
+		req->iov->iov_base = (char *)req->iov->iov_base + take;
+		req->iov->iov_len -= take;
+		n -= take;
+		if (req->iov->iov_len == 0 && req->iovcnt > 1) {
+			req->iov++;
+			req->iovcnt--;
+		}
+	}
+}
+
+/* Between the next n bytes of the request and a buffer. */
+static void
+copy(const struct pl_request *req, char *buffer, uint64_t n)
+{
+	const struct iovec *iov = req->iov;
+
+	if (iov == NULL) {
+		memset(buffer, 0, n);
+		return;
+	}
+	for (uint64_t take; n > 0; iov++, buffer += take, n -= take) {
+		take = min(n, iov->iov_len);
+		if (req->op == PL_READ)
+			memcpy(iov->iov_base, buffer, take);
+		else
+			memcpy(buffer, iov->iov_base, take);
+	}
+}
+
+static bool
+memory_aligned(const struct pl_request *req, uint32_t align)
+{
+	uintptr_t odd = 0;
+
+	for (int i = 0; i < req->iovcnt; i++) {
+		odd |= (uintptr_t)req->iov[i].iov_base;
+		if (i < req->iovcnt - 1)
+			odd |= req->iov[i].iov_len;
+	}
+	return (odd & (align - 1)) == 0;
+}
+
+/* Where a piece from start (aligned) that is to reach end (any) has to stop: on a block, or at
+ * an odd size, but then the piece is only what lies behind the last whole block. */
+static uint64_t
+piece_end(const struct pl_driver_limits *l, uint64_t start, uint64_t end)
+{
+	uint64_t blocks_end = align_down(end, l->align);
+
+	return end == l->geometry.size && start == blocks_end ? end : blocks_end;
+}
+
+/* ---- pieces that go as they are -------------------------------------------------------- */
+
+/* How many of the next bytes can; 0: the next piece needs a buffer. */
+static uint64_t
+plain_length(const struct pl_request *req)
+{
+	const struct pl_driver_limits *l = limits_of(req);
+	uint64_t length = req->end - req->done_to;
+
+	if (req->iov == NULL)
+		length = min(length, PL_POOL_BUFFER);
+	if (req->done_to % l->align != 0)
+		return 0;
+	length = piece_end(l, req->done_to, req->done_to + length) - req->done_to;
+	if (req->iov != NULL && !memory_aligned(req, l->mem_align))
+		return 0;
+	/* Several pieces of memory are not taken apart. */
+	if (req->iovcnt > 1 && length != req->end - req->done_to)
+		return 0;
+	return length;
+}
+
+static unsigned
+part_flags(const struct pl_request *req)
+{
+	if (req->op == PL_READ)
+		return req->flags & PL_FUA;
+	return req->op == PL_WRITE && req->stable && req->channel->export->native_fua ? PL_FUA : 0;
+}
+
+static enum pl_op
+part_op(const struct pl_request *req)
+{
+	return req->op == PL_READ ? PL_READ : PL_WRITE;
+}
+
+static void
+transfer_end(struct pl_request *req, int error)
+{
+	struct pl_pool *pool = pl_loop_pool(req->channel->loop);
+
+	if (req->bounce.buffer != NULL && pool != NULL)
+		pl_pool_put(pool, req->bounce.buffer);
+	req->bounce.buffer = NULL;
+	req->written(req, error);
+}
+
+/* An error says nothing about what is on the medium when only room was lacking. */
+static bool
+about_room(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -ENOMEM;
+}
+
+/* Whether the part moved anything; if not, ends the transfer. */
+static bool
+part_moved(struct pl_request *req, int64_t result)
+{
+	int error = (int)result;
+
+	if (result > 0) {
+		assert((uint64_t)result <= req->part.length);
+		return true;
+	}
+	if (result == 0)
+		error = req->part.op == PL_READ ? -EIO : -ENOSPC;
+	if (req->part.op == PL_WRITE && (req->part.flags & PL_FUA) != 0 && !about_room(error))
+		pl_export_fail(req->channel->export, "FUA write", error);
+	transfer_end(req, error);
+	return false;
+}
+
+static void
+plain_done(struct pl_request *req, int64_t result)
+{
+	if (!part_moved(req, result))
+		return;
+	advance(req, (uint64_t)result);
+	transfer_step(req);
+}
+
+static void
+plain_part(struct pl_request *req, uint64_t length)
+{
+	req->part = (struct pl_part){
+		.op = part_op(req),
+		.flags = part_flags(req),
+		.offset = req->done_to,
+		.length = length,
+		.iov = req->iov,
+		.iovcnt = req->iovcnt,
+	};
+	if (req->iovcnt <= 1) {
+		void *base = req->iov != NULL ? req->iov->iov_base : pl_zeroes;
+
+		req->bounce.iov = (struct iovec){ base, length };
+		req->part.iov = &req->bounce.iov;
+		req->part.iovcnt = 1;
+	}
+	req->next = plain_done;
+	pl_request_part(req);
+}
+
+/* ---- pieces that need a buffer ------------------------------------------------------------ */
+
+enum { READ_HEAD = 1, READ_TAIL = 2 }; /* bounce.reads */
+
+static void
+buffer_part(struct pl_request *req, enum pl_op op, uint64_t start, uint64_t end,
+	    void (*next)(struct pl_request *req, int64_t result))
+{
+	req->bounce.iov =
+		(struct iovec){ req->bounce.buffer + (start - req->bounce.start), end - start };
+	req->part = (struct pl_part){
+		.op = op,
+		.flags = part_flags(req),
+		.offset = start,
+		.length = end - start,
+		.iov = &req->bounce.iov,
+		.iovcnt = 1,
+		.fixed = pl_loop_pool(req->channel->loop) != NULL,
+	};
+	req->next = next;
+	pl_request_part(req);
+}
+
+/* The request's bytes in the buffer end here. */
+static uint64_t
+buffer_data_end(const struct pl_request *req)
+{
+	return min(req->end, req->bounce.end);
+}
+
+/* The buffer stood for [bounce.start, bounce.end) of the device, and so much was moved. */
+static void
+buffer_moved(struct pl_request *req, int64_t result)
+{
+	uint64_t moved_to = min(req->bounce.start + (uint64_t)result, buffer_data_end(req));
+
+	if (moved_to <= req->done_to) { /* only neighbours' bytes */
+		transfer_end(req, -EIO);
+		return;
+	}
+	if (req->op == PL_READ)
+		copy(req, req->bounce.buffer + (req->done_to - req->bounce.start),
+		     moved_to - req->done_to);
+	advance(req, moved_to - req->done_to);
+	transfer_step(req);
+}
+
+static void
+buffer_done(struct pl_request *req, int64_t result)
+{
+	if (part_moved(req, result))
+		buffer_moved(req, result);
+}
+
+static void rmw_step(struct pl_request *req);
+
+static void
+rmw_read_done(struct pl_request *req, int64_t result)
+{
+	if (!part_moved(req, result))
+		return;
+	if ((uint64_t)result != req->part.length) {
+		transfer_end(req, -EIO);
+		return;
+	}
+	req->bounce.reads &= req->bounce.reads - 1;
+	rmw_step(req);
+}
+
+/* Reads the blocks that the write covers in part, then writes all. */
+static void
+rmw_step(struct pl_request *req)
+{
+	uint32_t align = limits_of(req)->align;
+	uint64_t data_end = buffer_data_end(req);
+	uint64_t block;
+
+	if (req->bounce.reads != 0) {
+		block = (req->bounce.reads & READ_HEAD) != 0 ? req->bounce.start
+							     : align_down(data_end, align);
+		buffer_part(req, PL_READ, block, min(block + align, req->bounce.end),
+			    rmw_read_done);
+		return;
+	}
+	copy(req, req->bounce.buffer + (req->done_to - req->bounce.start), data_end - req->done_to);
+	buffer_part(req, PL_WRITE, req->bounce.start, req->bounce.end, buffer_done);
+}
+
+static void
+buffer_step(struct pl_request *req)
+{
+	struct pl_pool *pool = pl_loop_pool(req->channel->loop);
+	const struct pl_driver_limits *l = limits_of(req);
+
+	if (req->bounce.buffer == NULL) {
+		req->bounce.buffer =
+			pool != NULL ? pl_pool_get(pool, req, buffer_step) : pl_blocking_buffer();
+		if (req->bounce.buffer == NULL) {
+			if (pool == NULL)
+				transfer_end(req, -ENOMEM);
+			return;
+		}
+	}
+	req->bounce.start = align_down(req->done_to, l->align);
+	req->bounce.end = min(min(align_up(req->end, l->align), l->geometry.size),
+			      req->bounce.start + PL_POOL_BUFFER);
+	req->bounce.end = piece_end(l, req->bounce.start, req->bounce.end);
+	if (req->op == PL_READ) {
+		buffer_part(req, PL_READ, req->bounce.start, req->bounce.end, buffer_done);
+		return;
+	}
+	req->bounce.reads = 0;
+	if (req->done_to > req->bounce.start)
+		req->bounce.reads |= READ_HEAD;
+	if (buffer_data_end(req) < req->bounce.end &&
+	    (req->bounce.reads == 0 ||
+	     align_down(buffer_data_end(req), l->align) > req->bounce.start))
+		req->bounce.reads |= READ_TAIL;
+	rmw_step(req);
+}
+
+/* ---- all of it --------------------------------------------------------------------------- */
+
+static void
+transfer_step(struct pl_request *req)
+{
+	uint64_t length;
+
+	if (req->done_to == req->end) {
+		transfer_end(req, 0);
+		return;
+	}
+	length = plain_length(req);
+	if (length > 0)
+		plain_part(req, length);
+	else
+		buffer_step(req);
+}
+
+void
+pl_read_medium(struct pl_request *req)
+{
+	req->written = pl_request_data_done;
+	transfer_step(req);
+}
+
+void
+pl_read_start(struct pl_request *req)
+{
+	/* FUA: what was written before is made stable first, unless nothing can be. */
+	if (req->stable && (req->channel->export->capabilities & PL_CAP_FUA) != 0)
+		pl_request_commit(req);
+	else
+		pl_read_medium(req);
+}
+
+void
+pl_write_run(struct pl_request *req, void (*then)(struct pl_request *req, int error))
+{
+	req->written = then;
+	transfer_step(req);
+}
+
+void
+pl_write_take_range(struct pl_request *req, void (*go)(struct pl_request *req))
+{
+	struct pl_export *ex = req->channel->export;
+	const struct pl_driver_limits *l = &ex->limits;
+	uint64_t start = align_down(req->offset, l->align);
+	uint64_t end = min(align_up(req->end, l->align), l->geometry.size);
+	bool exclusive = start != req->offset || end != req->end;
+
+	if (l->align == 1) {
+		go(req);
+		return;
+	}
+	if (end > l->tail) {
+		exclusive = true;
+		start = min(start, l->tail);
+		end = l->geometry.size;
+	}
+	if (pl_ranges_take(&ex->ranges, req, start, end, exclusive, go))
+		go(req);
+}
+
+static void
+write_go(struct pl_request *req)
+{
+	pl_write_run(req, pl_request_data_done);
+}
+
+void
+pl_write_start(struct pl_request *req)
+{
+	pl_write_take_range(req, write_go);
+}

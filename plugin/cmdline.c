@@ -1,0 +1,40 @@
+/*
+ * cmdline.c - what nbdkit knows and does not tell its plugins before a client comes.
+ *
+ * An image is opened and locked at start, so that a bad one is refused at start. nbdkit
+ * says only with the first client that it serves read-only: we look at its arguments.
+ */
+#include "cmdline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* -r, also among other letters without a value, or --readonly, --read-only. */
+static bool
+is_read_only_option(const char *arg)
+{
+	if (strcmp(arg, "--readonly") == 0 || strcmp(arg, "--read-only") == 0)
+		return true;
+	if (arg[0] != '-')
+		return false;
+	arg++;
+	arg += strspn(arg, "fnosv"); /* nbdkit(1), "OPTIONS": those without a value */
+	return *arg == 'r';
+}
+
+bool
+cmdline_read_only(void)
+{
+	FILE *f = fopen("/proc/self/cmdline", "re");
+	char *arg = NULL;
+	size_t size = 0;
+	bool found = false;
+
+	while (f != NULL && !found && getdelim(&arg, &size, '\0', f) > 0)
+		found = is_read_only_option(arg);
+	free(arg);
+	if (f != NULL)
+		fclose(f);
+	return found;
+}

@@ -1,0 +1,111 @@
+/* range.c - who changes part of a block has it to himself, and nobody waits for ever. */
+#include "fixture.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void
+make_image(const char *path, off_t size)
+{
+	FILE *image = fopen(path, "w");
+
+	assert_true(image != NULL && ftruncate(fileno(image), size) == 0);
+	fclose(image);
+}
+
+struct neighbour {
+	const struct fixture *first;
+	enum loop_kind kind;
+	unsigned number, count, bytes, rounds;
+};
+
+/* Each writer owns every count-th piece of the disk and counts in it. */
+static void *
+write_own_pieces(void *arg)
+{
+	struct neighbour *n = arg;
+	uint64_t size = pl_export_geometry(n->first->ex)->size;
+	struct fixture f;
+
+	fixture_join(&f, n->kind, n->first);
+	for (unsigned round = 1; round <= n->rounds; round++) {
+		for (uint64_t at = n->number * n->bytes; at + n->bytes <= size;
+		     at += n->count * n->bytes) {
+			if (round % 4 == 0)
+				do_zero(&f, at, n->bytes, 0);
+			else
+				do_write(&f, at, n->bytes, (unsigned char)(round + n->number),
+					 round % 8 == 1 ? PL_FUA : 0);
+		}
+	}
+	fixture_close(&f);
+	return NULL;
+}
+
+static void
+run_neighbours(unsigned bytes, uint64_t size, unsigned rounds)
+{
+	enum { WRITERS = 6 };
+	struct neighbour n[WRITERS];
+	pthread_t threads[WRITERS];
+	struct fixture f;
+
+	make_image("range.img", (off_t)size);
+	fixture_open(&f, BLOCKING, "path=range.img", "cache=none");
+	for (unsigned i = 0; i < WRITERS; i++) {
+		n[i] = (struct neighbour){ &f,    i % 3 == 0 ? RING : BLOCKING, i, WRITERS, bytes,
+					   rounds };
+		assert_eq(pthread_create(&threads[i], NULL, write_own_pieces, &n[i]), 0);
+	}
+	for (unsigned i = 0; i < WRITERS; i++)
+		pthread_join(threads[i], NULL);
+	for (uint64_t at = 0; at + bytes <= size; at += bytes) {
+		unsigned owner = (unsigned)(at / bytes) % WRITERS;
+
+		check_bytes(&f, at, bytes, (unsigned char)(rounds + owner));
+	}
+	fixture_close(&f);
+	unlink("range.img");
+}
+
+/* Parts of one sector, sectors of one page, and sizes that match neither. */
+TEST(writers_of_neighbouring_bytes_never_lose_each_others)
+{
+	run_neighbours(100, 9000, 9);
+}
+
+TEST(writers_of_neighbouring_sectors_never_lose_each_others)
+{
+	run_neighbours(512, 64 * KiB, 9);
+}
+
+TEST(writers_around_an_odd_end_never_lose_each_others)
+{
+	run_neighbours(300, 8192 + 4096 - 7, 9);
+}
+
+TEST(requests_that_overlap_are_all_done)
+{
+	for_each_loop_kind(kind)
+	{
+		enum { COUNT = 60 };
+		static char data[COUNT][3000];
+		struct fixture f;
+		struct batch b;
+
+		make_image("overlap.img", 1 << 20);
+		fixture_open(&f, kind, "path=overlap.img", "cache=none");
+		batch_start(&b, &f, COUNT);
+		for (unsigned i = 0; i < COUNT; i++)
+			batch_submit(&b, i % 5 == 4 ? PL_ZERO : PL_WRITE, i % 7 == 0 ? PL_FUA : 0,
+				     i * 700, 3000 - i % 2 * 440, i % 5 == 4 ? NULL : data[i]);
+		batch_wait(&b, COUNT);
+		for (unsigned i = 0; i < COUNT; i++)
+			assert_eq(b.jobs[i].error, 0);
+		batch_end(&b);
+		fixture_close(&f);
+		unlink("overlap.img");
+	}
+}
