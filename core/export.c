@@ -60,8 +60,8 @@ pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export 
 	pl_commit_init(&ex->commit);
 	pl_ranges_init(&ex->ranges);
 	export_describe(ex);
-	log_debug("export %s: %llu bytes, %s", pl_export_name(ex),
-		  (unsigned long long)ex->limits.geometry.size, ex->description);
+	log_info("export %s: %llu bytes, %s", pl_export_name(ex),
+		 (unsigned long long)ex->limits.geometry.size, ex->description);
 	*out = ex;
 	return 0;
 fail:

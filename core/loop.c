@@ -254,17 +254,15 @@ loop_wake(struct pl_loop *loop)
 void
 pl_loop_post(struct pl_loop *loop, struct pl_work *work)
 {
-	bool was_empty;
-
 	assert(!loop->blocking);
 	work->next = NULL;
 	pthread_mutex_lock(&loop->lock);
-	was_empty = loop->posted == NULL;
+	/* Before the lock is given back: the work may be the last thing the loop lived for. */
+	if (loop->posted == NULL && !pthread_equal(pthread_self(), loop->thread))
+		loop_wake(loop);
 	*loop->posted_last = work;
 	loop->posted_last = &work->next;
 	pthread_mutex_unlock(&loop->lock);
-	if (was_empty && !pthread_equal(pthread_self(), loop->thread))
-		loop_wake(loop);
 }
 
 /* Returns whether there was any. */

@@ -106,6 +106,13 @@ struct pl_driver {
  */
 void pl_part_done(struct pl_request *req, int64_t result);
 
+/* The request whose io this is. */
+static inline struct pl_request *
+pl_request_of(struct pl_io *io)
+{
+	return (struct pl_request *)((char *)io - offsetof(struct pl_request, io));
+}
+
 /* ---- what a driver works with ------------------------------------------------- */
 
 /*

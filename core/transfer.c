@@ -228,7 +228,7 @@ buffer_part(struct pl_request *req, enum pl_op op, uint64_t start, uint64_t end,
 		(struct iovec){ req->bounce.buffer + (start - req->bounce.start), end - start };
 	req->part = (struct pl_part){
 		.op = op,
-		.flags = part_flags(req),
+		.flags = op == part_op(req) ? part_flags(req) : 0,
 		.offset = start,
 		.length = end - start,
 		.iov = &req->bounce.iov,

@@ -8,6 +8,7 @@
  * are what the core asks of a driver: a large or unaligned request may be several, and
  * a shared flush is one.
  */
+#include "part.h"
 #include "platter-driver.h"
 
 #include <errno.h>
@@ -54,8 +55,7 @@ static const struct pl_option fault_options[] = {
 	{ "repeat", PL_OPT_ENUM, ROW(repeat), "once|forever", "once", false,
 	  "forever: all that follow get it, too" },
 	{ "fault", PL_OPT_ENUM, ROW(what), WHAT_WORDS, "error", false,
-	  "error: fail and do nothing, delay: only wait, short: transfer less of a read or "
-	  "write, lie: do nothing of a write, flush, zero or trim and say it is done" },
+	  "fail, only wait, transfer less than asked, or do nothing and say it is done" },
 	{ "errno", PL_OPT_ENUM, ROW(error), ERRNO_WORDS, "EIO", false,
 	  "what fault=error fails with" },
 	{ "delay", PL_OPT_TIME, ROW(delay_ns), NULL, "0ns", false,
@@ -101,12 +101,6 @@ hits(struct fault *f, const struct pl_part *part)
 	return n == p->at || (n > p->at && p->repeat == FOREVER);
 }
 
-static struct pl_request *
-request_of(struct pl_io *io)
-{
-	return (struct pl_request *)((char *)io - offsetof(struct pl_request, io));
-}
-
 /* The channel of an operation that was started with it in its scratch. */
 static struct channel *
 channel_of(struct pl_request *req)
@@ -114,46 +108,52 @@ channel_of(struct pl_request *req)
 	return (struct channel *)(uintptr_t)req->scratch[0];
 }
 
+/* What fault=short lets through: 0, or whole blocks, or the little that there is. */
+static uint64_t
+short_length(const struct fault *f, const struct pl_part *part)
+{
+	uint64_t block = pl_layer_limits(f->below)->align, length = f->params.bytes;
+
+	if (length != 0)
+		length = length < block ? block : length - length % block;
+	return length < part->length ? length : part->length;
+}
+
 /*
- * The beginning of a READ or WRITE, on a helper thread: a driver may not shorten the
- * part's own iov, which the core needs for the rest.
+ * The beginning of a READ or WRITE, on a helper thread and with memory of its own: the
+ * part's iov cannot be shortened, for the core needs it for the rest.
  */
 static int64_t
 transfer_some(struct pl_io *io)
 {
-	struct pl_request *req = request_of(io);
+	struct pl_request *req = pl_request_of(io);
 	const struct fault *f = channel_of(req)->fault;
-	const struct pl_driver_limits *limits = pl_layer_limits(f->below);
-	uint64_t block = limits->align > limits->mem_align ? limits->align : limits->mem_align;
-	uint64_t want = f->params.bytes, done = 0;
+	uint32_t align = pl_layer_limits(f->below)->mem_align;
+	struct pl_part some = req->part;
+	struct iovec iov = { NULL, short_length(f, &req->part) };
+	int error;
 
-	if (want != 0)
-		want = want < block ? block : want - want % block;
-	if (want > req->part.length)
-		want = req->part.length;
-	for (int i = 0; i < req->part.iovcnt && done < want; i++) {
-		struct iovec iov = req->part.iov[i];
-		struct pl_part some = req->part;
-		int error;
-
-		if (iov.iov_len > want - done)
-			iov.iov_len = want - done;
-		some.offset += done;
-		some.length = iov.iov_len;
-		some.iov = &iov;
-		some.iovcnt = 1;
-		done += iov.iov_len;
-		error = pl_layer_call(f->below, f->state, &some);
-		if (error != 0)
-			return error;
-	}
-	return (int64_t)done;
+	if (iov.iov_len == 0)
+		return 0;
+	if (posix_memalign(&iov.iov_base, align > 4096 ? align : 4096, iov.iov_len) != 0)
+		return -ENOMEM;
+	if (some.op == PL_WRITE)
+		part_copy(&req->part, iov.iov_base, iov.iov_len);
+	some.length = iov.iov_len;
+	some.iov = &(struct iovec){ iov.iov_base, iov.iov_len };
+	some.iovcnt = 1;
+	some.fixed = false;
+	error = pl_layer_call(f->below, f->state, &some);
+	if (error == 0 && req->part.op == PL_READ)
+		part_copy(&req->part, iov.iov_base, iov.iov_len);
+	free(iov.iov_base);
+	return error != 0 ? error : (int64_t)iov.iov_len;
 }
 
 static void
 transfer_some_done(struct pl_io *io, int64_t result)
 {
-	pl_part_done(request_of(io), result);
+	pl_part_done(pl_request_of(io), result);
 }
 
 static void
@@ -182,7 +182,7 @@ strike(struct channel *c, struct pl_request *req)
 static void
 delay_done(struct pl_io *io, int64_t result)
 {
-	struct pl_request *req = request_of(io);
+	struct pl_request *req = pl_request_of(io);
 
 	if (result < 0)
 		pl_part_done(req, result);

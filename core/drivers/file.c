@@ -53,12 +53,14 @@ static const struct {
 	const char *word;
 	bool direct, write_through, promises;
 } cache_modes[] = {
-	[CACHE_WRITEBACK] = { "writeback", .promises = true },
-	[CACHE_NONE] = { "none", .direct = true, .promises = true },
-	[CACHE_DIRECTSYNC] = { "directsync", .direct = true, .write_through = true,
+	[CACHE_WRITEBACK] = { .word = "writeback", .promises = true },
+	[CACHE_NONE] = { .word = "none", .direct = true, .promises = true },
+	[CACHE_DIRECTSYNC] = { .word = "directsync",
+			       .direct = true,
+			       .write_through = true,
 			       .promises = true },
-	[CACHE_WRITETHROUGH] = { "writethrough", .write_through = true, .promises = true },
-	[CACHE_UNSAFE] = { "unsafe" },
+	[CACHE_WRITETHROUGH] = { .word = "writethrough", .write_through = true, .promises = true },
+	[CACHE_UNSAFE] = { .word = "unsafe" },
 };
 
 /* ---- opening ------------------------------------------------------------------------------ */
@@ -317,12 +319,6 @@ file_detach(void *state)
 /* ---- operations -------------------------------------------------------------------------------
  */
 
-static struct pl_request *
-request_of(struct pl_io *io)
-{
-	return (struct pl_request *)((char *)io - offsetof(struct pl_request, io));
-}
-
 static struct file_channel *
 channel_of(struct pl_request *req)
 {
@@ -332,7 +328,7 @@ channel_of(struct pl_request *req)
 static void
 part_io_done(struct pl_io *io, int64_t result)
 {
-	pl_part_done(request_of(io), result);
+	pl_part_done(pl_request_of(io), result);
 }
 
 /* An operation on the channel's file, ready but for its kind's own fields. */
@@ -373,8 +369,8 @@ prepare_discard(struct file_channel *c, struct pl_request *req, enum pl_io_kind 
 static int64_t
 tail_call(struct pl_io *io)
 {
-	struct pl_part *part = &request_of(io)->part;
-	int fd = channel_of(request_of(io))->file->tail_fd;
+	struct pl_part *part = &pl_request_of(io)->part;
+	int fd = channel_of(pl_request_of(io))->file->tail_fd;
 	ssize_t n;
 
 	posix_fadvise(fd, (off_t)part->offset, (off_t)part->length, POSIX_FADV_DONTNEED);
@@ -399,10 +395,10 @@ file_tail(struct file_channel *c, struct pl_request *req)
 static void
 read_pages_dropped(struct pl_io *io, int64_t result)
 {
-	struct file_channel *c = channel_of(request_of(io));
+	struct file_channel *c = channel_of(pl_request_of(io));
 
 	(void)result; /* advice */
-	pl_loop_io(c->loop, prepare(c, request_of(io), PL_IO_READ));
+	pl_loop_io(c->loop, prepare(c, pl_request_of(io), PL_IO_READ));
 }
 
 static void
@@ -432,7 +428,8 @@ file_write(struct file_channel *c, struct pl_request *req)
 	io = prepare(c, req, PL_IO_WRITE);
 	if ((req->part.flags & PL_FUA) != 0) {
 		io->mode = RWF_DSYNC;
-		io->by_ring = c->file->direct;
+		/* A file system makes the synchronous call native, too; a raw device does not. */
+		io->by_ring = c->file->direct && c->file->block;
 	}
 	pl_loop_io(c->loop, io);
 }
@@ -440,7 +437,7 @@ file_write(struct file_channel *c, struct pl_request *req)
 static void
 flush_done(struct pl_io *io, int64_t result)
 {
-	struct file *f = channel_of(request_of(io))->file;
+	struct file *f = channel_of(pl_request_of(io))->file;
 	struct stat st;
 
 	if (result == 0 && !f->block &&
@@ -490,7 +487,7 @@ static void zero_try(struct file_channel *c, struct pl_request *req, unsigned wa
 static void
 zero_tried(struct pl_io *io, int64_t result)
 {
-	struct pl_request *req = request_of(io);
+	struct pl_request *req = pl_request_of(io);
 	struct file_channel *c = channel_of(req);
 	unsigned way = (unsigned)req->scratch[1];
 
@@ -538,7 +535,7 @@ discard_call(struct pl_io *io)
 static void
 trim_done(struct pl_io *io, int64_t result)
 {
-	struct pl_request *req = request_of(io);
+	struct pl_request *req = pl_request_of(io);
 
 	if (is_refusal(result)) {
 		__atomic_store_n(&channel_of(req)->file->no_trim, true, __ATOMIC_RELAXED);
@@ -575,7 +572,7 @@ file_cache(struct file_channel *c, struct pl_request *req)
 static int64_t
 extents_call(struct pl_io *io)
 {
-	struct pl_extents *x = request_of(io)->extents;
+	struct pl_extents *x = pl_request_of(io)->extents;
 	uint64_t at = io->offset, end = io->offset + io->length;
 
 	while (at < end) {

@@ -18,6 +18,7 @@
  */
 #include "powercut.h"
 
+#include "part.h"
 #include "platter-driver.h"
 #include "pool.h"
 
@@ -39,7 +40,7 @@ struct powercut_params {
 
 static const struct pl_option powercut_options[] = {
 	{ "cut", PL_OPT_UINT, offsetof(struct powercut_params, cut), NULL, "0", false,
-	  "the power is lost before the so manyth write, flush, zero or trim is done, 0: never" },
+	  "the number of the write, flush, zero or trim at which the power is lost, 0: never" },
 	{ "seed", PL_OPT_UINT, offsetof(struct powercut_params, seed), NULL, "0", false,
 	  "rules what survives of each unflushed piece" },
 	{ "dirty", PL_OPT_SIZE, offsetof(struct powercut_params, dirty), NULL, "64M", false,
@@ -117,19 +118,6 @@ piece_new(const struct powercut *pc, enum pl_op op, unsigned flags, uint64_t off
 	    posix_memalign((void **)&piece->data, align > 4096 ? align : 4096, length) != 0) {
 		free(piece);
 		return NULL;
-	}
-	return piece;
-}
-
-static struct piece *
-piece_from_part(const struct powercut *pc, const struct pl_part *part)
-{
-	struct piece *piece = piece_new(pc, part->op, part->flags, part->offset, part->length);
-	uint64_t at = 0;
-
-	for (int i = 0; piece != NULL && i < part->iovcnt; i++) {
-		memcpy(piece->data + at, part->iov[i].iov_base, part->iov[i].iov_len);
-		at += part->iov[i].iov_len;
 	}
 	return piece;
 }
@@ -229,16 +217,26 @@ flush_below(struct powercut *pc)
 	return call_below(pc, PL_FLUSH, 0, 0, 0, NULL);
 }
 
+/* How much of [offset, end) below takes as one READ or WRITE. */
+static uint64_t
+transfer_length(const struct powercut *pc, uint64_t offset, uint64_t end)
+{
+	const struct pl_driver_limits *limits = pl_layer_limits(pc->below);
+	uint64_t blocks_end = limits->geometry.size / limits->align * limits->align;
+
+	if (offset < blocks_end && end > blocks_end)
+		end = blocks_end;
+	return end - offset < PL_POOL_BUFFER ? end - offset : PL_POOL_BUFFER;
+}
+
 /* Where below cannot zero, or not this range. */
 static int
 zero_by_writing(struct powercut *pc, uint64_t offset, uint64_t end)
 {
-	uint64_t tail = pl_layer_limits(pc->below)->tail;
 	int error = 0;
 
 	while (offset < end && error == 0) {
-		uint64_t stop = offset < tail && tail < end ? tail : end;
-		uint64_t length = stop - offset < PL_POOL_BUFFER ? stop - offset : PL_POOL_BUFFER;
+		uint64_t length = transfer_length(pc, offset, end);
 
 		error = call_below(pc, PL_WRITE, 0, offset, length, pl_zeroes);
 		offset += length;
@@ -351,11 +349,15 @@ survivors(const struct powercut *pc, uint64_t seed,
 {
 	/* From a cache that loses all to one that had nearly finished. */
 	uint64_t kept = random_next(&seed) % 5 * 25;
+	uint32_t mem_align = pl_layer_limits(pc->below)->mem_align;
 	int error = 0;
 
 	for (const struct piece *piece = pc->first; piece != NULL && error == 0;
 	     piece = piece->next) {
-		if (kept > 0 && kept < 100 && random_next(&seed) % 4 == 0)
+		/* A run's memory must be aligned, too. */
+		bool may_tear = kept > 0 && kept < 100 && piece->offset % mem_align == 0;
+
+		if (may_tear && random_next(&seed) % 4 == 0)
 			error = tear(pc, piece, &seed, put, arg);
 		else if (random_next(&seed) % 100 < kept)
 			error = put(arg, piece);
@@ -399,9 +401,8 @@ read_medium(struct powercut *pc, char *image)
 
 	if (posix_memalign((void **)&buffer, 65536, PL_POOL_BUFFER) != 0)
 		return -ENOMEM;
-	for (uint64_t at = 0; at < size && error == 0; at += PL_POOL_BUFFER) {
-		uint64_t length = size - at < PL_POOL_BUFFER ? size - at : PL_POOL_BUFFER;
-
+	for (uint64_t at = 0, length; at < size && error == 0; at += length) {
+		length = transfer_length(pc, at, size);
 		error = call_below(pc, PL_READ, 0, at, length, buffer);
 		memcpy(image + at, buffer, length);
 	}
@@ -425,42 +426,40 @@ powercut_image(void *handle, uint64_t seed, void *image)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
-/* Copies what the pieces have of [offset, offset + length). */
+/* Copies what the list has of a piece's range. */
 static void
-read_pieces(const struct powercut *pc, uint64_t offset, uint64_t length, char *data)
+read_pieces(const struct powercut *pc, struct piece *into)
 {
-	uint64_t end = offset + length;
-
 	for (const struct piece *piece = pc->first; piece != NULL; piece = piece->next) {
-		uint64_t from = piece->offset > offset ? piece->offset : offset;
-		uint64_t to = piece_end(piece) < end ? piece_end(piece) : end;
+		uint64_t from = piece->offset > into->offset ? piece->offset : into->offset;
+		uint64_t to =
+			piece_end(piece) < piece_end(into) ? piece_end(piece) : piece_end(into);
+		char *data = into->data + (from - into->offset);
 
 		if (from >= to)
 			continue;
 		if (piece->op == PL_WRITE)
-			memcpy(data + (from - offset), piece->data + (from - piece->offset),
-			       to - from);
+			memcpy(data, piece->data + (from - piece->offset), to - from);
 		else
-			memset(data + (from - offset), 0, to - from);
+			memset(data, 0, to - from);
 	}
 }
 
 static int64_t
 operate_read(struct powercut *pc, const struct pl_part *part)
 {
-	uint64_t at = part->offset;
+	struct piece *piece = piece_new(pc, PL_WRITE, 0, part->offset, part->length);
+	int error;
 
-	for (int i = 0; i < part->iovcnt; i++) {
-		char *data = part->iov[i].iov_base;
-		uint64_t length = part->iov[i].iov_len;
-		int error = call_below(pc, PL_READ, part->flags, at, length, data);
-
-		if (error != 0)
-			return error;
-		read_pieces(pc, at, length, data);
-		at += length;
+	if (piece == NULL)
+		return -ENOMEM;
+	error = call_below(pc, PL_READ, part->flags, part->offset, part->length, piece->data);
+	if (error == 0) {
+		read_pieces(pc, piece);
+		part_copy(part, piece->data, part->length);
 	}
-	return (int64_t)(at - part->offset);
+	piece_free(piece);
+	return error != 0 ? error : (int64_t)part->length;
 }
 
 static int
@@ -485,11 +484,13 @@ write_through(struct powercut *pc, const struct piece *piece)
 static int64_t
 operate_change(struct powercut *pc, const struct pl_part *part)
 {
-	struct piece *piece = piece_from_part(pc, part);
+	struct piece *piece = piece_new(pc, part->op, part->flags, part->offset, part->length);
 	int error;
 
 	if (piece == NULL)
 		return -ENOMEM;
+	if (piece->op == PL_WRITE)
+		part_copy(part, piece->data, part->length);
 	if (++pc->operations == pc->params.cut) {
 		list_append(pc, piece);
 		lose_power(pc);
@@ -531,16 +532,10 @@ operate_flush(struct powercut *pc, uint64_t number)
 	return error != 0 ? error : flush_below(pc);
 }
 
-static struct pl_request *
-request_of(struct pl_io *io)
-{
-	return (struct pl_request *)((char *)io - offsetof(struct pl_request, io));
-}
-
 static int64_t
 operate(struct pl_io *io)
 {
-	struct pl_request *req = request_of(io);
+	struct pl_request *req = pl_request_of(io);
 	struct powercut *pc = ((struct channel *)(uintptr_t)req->scratch[0])->pc;
 	const struct pl_part *part = &req->part;
 	int64_t result;
@@ -561,7 +556,7 @@ operate(struct pl_io *io)
 static void
 operate_done(struct pl_io *io, int64_t result)
 {
-	pl_part_done(request_of(io), result);
+	pl_part_done(pl_request_of(io), result);
 }
 
 static void

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define OVER_MEMORY "driver=fault", "over=memory", "size=1M"
 
@@ -265,6 +266,32 @@ TEST(short_transfers_are_continued)
 			free(data);
 			fixture_close(&f);
 		}
+	}
+}
+
+/* Where only whole blocks can be transferred, and the end is none. */
+TEST(short_transfers_of_whole_blocks_are_continued)
+{
+	char path[TEST_PATH];
+
+	for_each_loop_kind(kind)
+	{
+		char *data = test_alloc(20 * KiB);
+		struct fixture f;
+
+		test_file(path, "short", 20777);
+		fixture_open(&f, kind, "driver=fault", "over=file", path, "cache=none",
+			     "fault=short", "short=5000", "repeat=forever");
+		pattern_fill(data, 20000, 777, 1);
+		transfer_in_three(&f, PL_WRITE, 777, 20000, data);
+		memset(data, 0, 20000);
+		transfer_in_three(&f, PL_READ, 777, 20000, data);
+		for (unsigned j = 0; j < 20000; j++)
+			assert_eq((unsigned char)data[j], pattern_at(777 + j, 1));
+		check_bytes(&f, 0, 777, 0);
+		free(data);
+		fixture_close(&f);
+		unlink(path + strlen("path="));
 	}
 }
 

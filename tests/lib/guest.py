@@ -1,0 +1,150 @@
+"""guest - a server in a Linux guest, and what it asks of the guest's block devices.
+
+    output = guest.run(guest.NULL_BLK, "serve /dev/nullb0 cache=none",
+                       "ask nullb0 write+fua:0:4096")
+    assert guest.asked(output) == ["write+fua", "reply write+fua:0:4096"]
+
+The guest has devices that this machine may lack, and a kernel that may be watched.
+"""
+
+import os
+import re
+import subprocess
+from typing import NamedTuple
+
+import tap
+from server import BUILD, PLUGIN, SOURCE
+
+GUEST = os.path.join(SOURCE, "tests", "guest", "guest")
+CLIENT = os.path.join(BUILD, "tests", "guest", "client")
+FILE_PLUGIN = "/usr/lib/x86_64-linux-gnu/nbdkit/plugins/nbdkit-file-plugin.so"
+
+# What the steps of a script may call.
+FUNCTIONS = f"""
+set -eu
+tracing=/sys/kernel/tracing
+
+# holds WHAT HAS WANTED
+holds() {{
+	[ "$2" = "$3" ] || {{ echo "$1 is '$2', not '$3'"; exit 1; }}
+}}
+
+# null_blk with a volatile write cache: it knows FUA, and loses the cache with its power.
+nullb_on() {{ echo 1 >/sys/kernel/config/nullb/nullb0/power; }}
+nullb_off() {{ echo 0 >/sys/kernel/config/nullb/nullb0/power; }}
+nullb() {{
+	mkdir /sys/kernel/config/nullb/nullb0
+	for set in size=${{1:-64}} memory_backed=1 discard=1 cache_size=32 blocksize=${{2:-512}}; do
+		echo ${{set#*=}} >/sys/kernel/config/nullb/nullb0/${{set%=*}}
+	done
+	nullb_on
+}}
+
+# serve FILE OPTION... ; serve_by PLUGIN FILE OPTION...
+serve() {{ serve_by {PLUGIN} "$@"; }}
+serve_by() {{
+	rm -f /tmp/pid /tmp/socket
+	nbdkit -f -U /tmp/socket -P /tmp/pid "$@" >/tmp/said 2>&1 &
+	until [ -s /tmp/pid ]; do
+		kill -0 $! 2>/dev/null || {{ cat /tmp/said; exit 1; }}
+		sleep 0.02
+	done
+}}
+unserve() {{
+	kill $(cat /tmp/pid)
+	wait
+	cat /tmp/said
+}}
+
+# Prints what the export says of itself: the way of its FUA writes, and why.
+describe() {{
+	nbdkit -v -U - {PLUGIN} "$@" --run true 2>&1 | sed -n "s|.*export $1: ||p"
+}}
+
+# Sends steps to the server.
+send() {{ {CLIENT} /tmp/socket "$@"; }}
+
+# traced DISK COMMAND... : prints what the disk was asked for while the command ran.
+traced() {{
+	local disk=$1 dev status=0
+	shift
+	dev=$(cat /sys/block/$disk/dev)
+	echo "dev == $((${{dev%:*}} << 20 | ${{dev#*:}}))" >$tracing/events/block/block_rq_issue/filter
+	echo 1 >$tracing/events/block/block_rq_issue/enable
+	: >$tracing/trace
+	"$@" || status=$?
+	echo 0 >$tracing/events/block/block_rq_issue/enable
+	grep -v '^#' $tracing/trace
+	return $status
+}}
+
+# ask DISK STEP... : sends steps to the server, traced.
+ask() {{
+	local disk=$1
+	shift
+	traced $disk send "$@"
+}}
+"""
+
+
+class Disk(NamedTuple):
+    """A kind of disk, and what it has to look like in the guest."""
+    name: str
+    write_cache: str
+    fua: int
+    modules: tuple = ()
+    disks: tuple = ()
+    setup: str = ""
+
+    def make(self):
+        """The steps that make it, and make sure that it is what it is said to be."""
+        queue = f"/sys/block/{self.name}/queue"
+        return (f"{self.setup}\n"
+                f"holds write_cache \"$(cat {queue}/write_cache)\" '{self.write_cache}'\n"
+                f"holds fua \"$(cat {queue}/fua)\" {self.fua}")
+
+
+NULL_BLK = Disk("nullb0", "write back", 1, modules=("null_blk:nr_devices=0",), setup="nullb")
+SCSI_DEBUG = Disk("sda", "write back", 1,
+                  modules=("sd_mod", "scsi_debug:dev_size_mb=16 delay=0 lbpu=1 lbpws=1"),
+                  setup="until [ -b /dev/sda ]; do sleep 0.02; done")
+VIRTIO = Disk("vda", "write back", 0, disks=("64M",))
+VIRTIO_WRITE_THROUGH = Disk("vda", "write through", 0, disks=("64M,write-cache=off",))
+
+
+def run(disk, *steps, programs=(), modules=()):
+    """Runs shell steps with that disk; returns what they printed. A failing step fails."""
+    command = [GUEST]
+    for option, values in (("--put", ["nbdkit", PLUGIN, FILE_PLUGIN, CLIENT, *programs]),
+                           ("--module", [*disk.modules, *modules]), ("--disk", disk.disks)):
+        for value in values:
+            command += [option, value]
+    script = "\n".join([FUNCTIONS, disk.make(), *steps, ""])
+    done = subprocess.run([*command, "-"], input=script, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 77:
+        tap.skip(done.stderr)
+    assert done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def asked(output):
+    """The requests to the disk and the replies to the client in what `traced` printed.
+
+    Requests are "read", "write", "write+fua", "flush", "discard" and "zero"; the end of
+    a step is "reply" and the step's text. Source: blk_fill_rwbs() of Linux.
+    """
+    events = []
+    for line in output.splitlines():
+        reply = re.search(r"tracing_mark_write: (reply \S+)", line)
+        issue = re.search(r"block_rq_issue: \S+ (\w+) ", line)
+        if reply:
+            events.append(reply[1])
+        elif issue:
+            flags = issue[1]
+            if flags.startswith("FF"):
+                events.append("flush")
+            else:
+                kind = {"R": "read", "W": "write", "D": "discard", "N": "zero"}[flags[0]]
+                events.append(kind + ("+fua" if "F" in flags[1:] else ""))
+    return events

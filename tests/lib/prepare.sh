@@ -1,0 +1,66 @@
+# prepare.sh - what quickstart and check share: packages and builds.
+# Sourced by bash with `set -eu`, at the top of the source tree.
+
+# Debian's names. A new need is added here and nowhere else.
+packages_serve="
+	autoconf automake gcc libc6-dev libtool make perl pkg-config
+	liburing-dev nbdkit nbdkit-plugin-dev
+	libnbd-bin python3 python3-libnbd"
+packages_test="
+	clang clang-format libclang-rt-14-dev
+	fio libguestfs-tools libnbd-dev qemu-utils strace
+	e2fsprogs nbd-client xfsprogs
+	busybox-static linux-image-cloud-amd64 qemu-system-x86"
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# install_packages NAME...: those that are missing. Asks nothing of anyone when none is.
+install_packages() {
+	local name missing=()
+
+	command -v dpkg-query apt-get >/dev/null ||
+		die "this is not Debian: install what $(echo "$@") stand for there, then" \
+			"./configure && make && make check"
+	for name in "$@"; do
+		[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] ||
+			missing+=("$name")
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
+	[ "$(id -u)" = 0 ] || die "run as root: apt-get install ${missing[*]}"
+
+	echo "installing ${missing[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	{
+		apt-get -qq -o DPkg::Lock::Timeout=300 update &&
+			apt-get -qq -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
+	} </dev/null >apt.log 2>&1 || {
+		tail -n 20 apt.log >&2
+		die "apt-get could not install ${missing[*]} (all it said is in apt.log)"
+	}
+	rm -f apt.log
+}
+
+# build DIR TARGET CONFIGURE-WORD...: out of tree, and only what has changed.
+build() {
+	local dir=$1 target=$2
+	shift 2
+
+	if [ -e config.status ]; then
+		echo "this tree is built in place: \`make distclean\` first, then builds go to $dir/" >&2
+		return 1
+	fi
+	[ -e configure ] || autoreconf -fi >autoreconf.log 2>&1 || {
+		cat autoreconf.log >&2
+		return 1
+	}
+	rm -f autoreconf.log
+	mkdir -p "$dir"
+	if [ "$(cat "$dir/configured" 2>/dev/null)" != "$*" ] || [ ! -e "$dir/Makefile" ]; then
+		(cd "$dir" && ../configure -q "$@") || return 1
+		echo "$*" >"$dir/configured"
+	fi
+	make -s -C "$dir" -j "$(nproc)" "$target"
+}

@@ -1,0 +1,193 @@
+"""server - starts a front end of the core for a test, and stops it again.
+
+    @served
+    def a_promise(server):
+        image = server.image(1 << 20)
+        with server(image, cache="none") as s:
+            nbdraw.connect(s.address) ...
+
+A case runs once for each front end that it names, so a new front end inherits the tests.
+"""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.environ.get("PLATTER_SRC") or os.path.dirname(os.path.dirname(HERE))
+BUILD = os.environ.get("PLATTER_BUILD") or (
+    os.getcwd() if os.path.exists("plugin.so") else SOURCE)
+PLUGIN = os.path.join(BUILD, "plugin.so")
+
+# Of a sanitizer build: the run-time library that has to come first in a process which
+# loads the plugin.
+PRELOAD = os.environ.get("PLATTER_PRELOAD")
+PATIENCE = int(os.environ.get("PLATTER_SLOWNESS") or 1)
+
+# Debian's python3-libnbd belongs to /usr/bin/python3.
+os.environ["PATH"] = "/usr/bin:/usr/sbin:" + os.environ["PATH"]
+
+
+class StartFailed(Exception):
+    """The server said no. str() is what it said."""
+
+    def __init__(self, text, status, seconds):
+        super().__init__(text)
+        self.status, self.seconds = status, seconds
+
+
+class Nbdkit:
+    """nbdkit with the plugin; words are given as they are, options as key=value.
+
+    wrap: a command that runs the server, strace say. filters: names, outermost first.
+    threads: that many for each connection, instead of nbdkit's 16.
+    """
+
+    name = "nbdkit"
+
+    def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16, **options):
+        base = tempfile.mktemp(prefix="s", dir=run)
+        self.address, self.pid_file = base + ".sock", base + ".pid"
+        self.uri = "nbd+unix:///?socket=" + self.address
+        command = [*wrap]
+        if PRELOAD:
+            command += ["env", "LD_PRELOAD=" + PRELOAD]
+        command += ["nbdkit", "-f", "--exit-with-parent", "-U", self.address, "-P", self.pid_file,
+                    "--threads=%d" % threads]
+        command += ["--filter=" + f for f in filters]
+        command += ["-r"] if read_only else []
+        command += [PLUGIN, *words]
+        command += ["%s=%s" % (k, v) for k, v in options.items()]
+        self.log = open(base + ".log", "w+")
+        self.over = False       # and its end needs no judgement
+        began = time.monotonic()
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log)
+        # nbdkit writes the file when it is ready for clients.
+        while not (os.path.exists(self.pid_file) and os.path.getsize(self.pid_file)):
+            time.sleep(0.005)
+            waited = time.monotonic() - began
+            if self.process.poll() is not None:
+                raise StartFailed(self.said(), self.process.returncode, waited)
+            if waited > 10 * PATIENCE:
+                self.process.kill()
+                self.process.wait()
+                raise StartFailed("hangs at start\n" + self.said(), 124, waited)
+        with open(self.pid_file) as f:
+            self.pid = int(f.read())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            self.stop()
+        except AssertionError:
+            if kind is None:
+                raise
+        if kind is not None:
+            sys.stderr.write("".join("server: %s\n" % s for s in self.said().splitlines()))
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        """As a crash would end it."""
+        self.over = True
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self):
+        """Asks it to end, and holds it to an orderly end."""
+        if self.over:
+            return
+        try:
+            os.kill(self.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass                    # the status below tells why
+        try:
+            status = self.process.wait(20 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.kill(self.pid, signal.SIGKILL)
+            status = self.process.wait(10)
+        said = self.said()
+        assert status == 0, "the server ended with status %d: %s" % (status, said)
+        assert "Sanitizer" not in said and "runtime error:" not in said, said
+
+
+FRONT_ENDS = [Nbdkit]
+
+
+def strace(output, *rules):
+    """For `wrap`: the server under strace, with the names of its files."""
+    return ("strace", "-f", "-y", "-s0", "-o", output, *rules)
+
+
+class Factory:
+    """What a case gets: starts servers, makes images, and cleans up after both."""
+
+    def __init__(self, front_end):
+        self.front_end = front_end
+        self.dir = tempfile.mkdtemp(prefix="platter-")
+        # A socket's path has room for 107 bytes, which TMPDIR may use up.
+        self.run = tempfile.mkdtemp(prefix="platter-", dir="/tmp")
+
+    def __call__(self, *words, **how):
+        return self.front_end(self.run, *words, **how)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def image(self, size, name="disk.img", fill=None):
+        """A sparse file, or one full of the byte `fill`."""
+        path = self.path(name)
+        with open(path, "wb") as f:
+            if fill is None:
+                f.truncate(size)
+            else:
+                f.write(bytes([fill]) * size)
+        return path
+
+    def refusal(self, *words, **how):
+        """What the server says when it does not start, which has to be quick."""
+        try:
+            with self(*words, **how):
+                pass
+        except StartFailed as e:
+            assert e.status not in (0, 124) and e.status > 0, "status %d: %s" % (e.status, e)
+            assert e.seconds < PATIENCE, "took %.1f s to say no" % e.seconds
+            return str(e)
+        raise AssertionError("served: %s %s" % (words, how))
+
+    def close(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
+def served(case=None, *, name=None, on=FRONT_ENDS, **how):
+    """Registers a case for each front end; that of the first keeps the plain name."""
+    if case is None:
+        return functools.partial(served, name=name, on=on, **how)
+    for front_end in on:
+        def run(front_end=front_end):
+            factory = Factory(front_end)
+            try:
+                case(factory)
+            finally:
+                factory.close()
+        run.__name__ = name or case.__name__
+        if front_end is not FRONT_ENDS[0]:
+            run.__name__ += "_on_" + front_end.name
+        tap.test(run, **how)
+    return case
