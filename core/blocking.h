@@ -2,9 +2,9 @@
  * blocking.h - what a thread that blocks has of its own: a small ring, made when it is
  * first wanted, and a buffer.
  *
- * Most operations are the plain system call. A write that is to be stable natively goes
- * through the ring: the synchronous pwritev2(RWF_DSYNC) would add a flush of the whole
- * device to each FUA write (see docs/HACKING.md, "Facts about the kernel").
+ * Operations are plain system calls, but for those that want the ring (pl_io.by_ring): on
+ * a raw device the synchronous pwritev2(RWF_DSYNC) would add a flush to each FUA write
+ * (see docs/HACKING.md, "Facts about the kernel").
  */
 #ifndef PL_BLOCKING_H
 #define PL_BLOCKING_H

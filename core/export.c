@@ -54,6 +54,10 @@ pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export 
 	if (error != 0)
 		goto fail;
 	ex->limits = *pl_layer_limits(ex->layer);
+	if (ex->limits.fua_align == 0) {
+		ex->limits.fua_align = ex->limits.align;
+		ex->limits.fua_mem_align = ex->limits.mem_align;
+	}
 	ex->native_fua = (ex->limits.capabilities & PL_CAP_FUA) != 0;
 	ex->capabilities =
 		export_capabilities(ex->limits.capabilities, (flags & PL_OPEN_READ_ONLY) != 0);
@@ -133,7 +137,7 @@ pl_export_count(struct pl_export *ex, const struct pl_request *req, int error)
 	__atomic_fetch_add(&ex->done[req->op], 1, __ATOMIC_RELAXED);
 	if (error != 0)
 		__atomic_fetch_add(&ex->errors, 1, __ATOMIC_RELAXED);
-	else if (req->op == PL_WRITE && req->stable && ex->native_fua)
+	else if (req->native)
 		__atomic_fetch_add(&ex->fua_native, 1, __ATOMIC_RELAXED);
 }
 

@@ -1,7 +1,7 @@
 /*
  * platter-driver.h - what a driver is, for those who write one.
  *
- * A driver is a table. The control path (open, close, describe, attach, detach) may
+ * A driver is a table. The control path (open, close, limits, attach, detach) may
  * block and explains its errors; the data path (submit) does neither. The core asks
  * a driver only for what it declared: see "pl_driver_limits" and platter-driver(3).
  */
@@ -66,6 +66,12 @@ struct pl_driver_limits {
 	uint32_t mem_align;    /* bytes, a power of two, 1: any */
 	uint32_t zero_align;   /* bytes, a power of two, not below align */
 	uint64_t tail;         /* the size where no tail is special */
+	/* A FUA WRITE that is no multiple of fua_align comes without the flag, and a FLUSH
+	 * after it. 0: as align and mem_align. */
+	uint32_t fua_align, fua_mem_align;
+	/* Bytes, a power of two: in a window of so many, a WRITE with FUA and one without (or
+	 * a ZERO or TRIM) are never under way together. 0: they may be. */
+	uint32_t fua_window;
 	char description[160]; /* for people, with the reasons for what was chosen */
 };
 

@@ -282,6 +282,7 @@ struct pl_request {
 	unsigned state;
 	int error;
 	bool stable;           /* the reply waits until the data is stable */
+	bool native;           /* the driver makes it so by itself */
 	uint64_t done_to, end; /* progress: [done_to, end) is still to do */
 	void (*next)(struct pl_request *req, int64_t result); /* after the part */
 	struct pl_runner *runner;
@@ -291,7 +292,8 @@ struct pl_request {
 	struct pl_request *link; /* in a commit group or a list of those who wait */
 	struct {
 		uint64_t start, end;
-		bool exclusive, held;
+		unsigned mode;
+		bool held;
 		struct pl_request *prev, *next;
 	} range;
 	struct {

@@ -1,7 +1,7 @@
 /*
- * range.c - keep read-modify-write away from its neighbours' writes.
+ * range.c - keep writes apart that would spoil each other.
  *
- * While nobody holds or wants a range exclusively, taking one is a list insertion. A
+ * While nobody holds or wants a range of another mode, taking one is a list insertion. A
  * request that must wait keeps its place: later ones that overlap it wait behind it, so
  * that neither kind starves the other.
  */
@@ -27,15 +27,19 @@ pl_ranges_destroy(struct pl_ranges *r)
 static bool
 range_conflicts(const struct pl_request *a, const struct pl_request *b)
 {
-	return (a->range.exclusive || b->range.exclusive) && a->range.start < b->range.end &&
-	       b->range.start < a->range.end;
+	return (a->range.mode != b->range.mode || a->range.mode == PL_RANGE_ALONE) &&
+	       a->range.start < b->range.end && b->range.start < a->range.end;
 }
 
 /* Whether req must wait: for who holds, or for who waits before it. */
 static bool
 range_must_wait(const struct pl_ranges *r, const struct pl_request *req)
 {
-	if (r->exclusive == 0)
+	unsigned others = 0;
+
+	for (unsigned mode = 0; mode <= PL_RANGE_ALONE; mode++)
+		others += mode != req->range.mode || mode == PL_RANGE_ALONE ? r->count[mode] : 0;
+	if (others == 0)
 		return false;
 	for (const struct pl_request *o = r->held; o != NULL; o = o->range.next) {
 		if (range_conflicts(o, req))
@@ -61,15 +65,15 @@ range_hold(struct pl_ranges *r, struct pl_request *req)
 
 bool
 pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint64_t end,
-	       bool exclusive, void (*resume)(struct pl_request *req))
+	       enum pl_range_mode mode, void (*resume)(struct pl_request *req))
 {
 	bool wait;
 
 	req->range.start = start;
 	req->range.end = end;
-	req->range.exclusive = exclusive;
+	req->range.mode = mode;
 	pthread_mutex_lock(&r->lock);
-	r->exclusive += exclusive;
+	r->count[mode]++;
 	wait = range_must_wait(r, req);
 	if (wait) {
 		req->resume = resume;
@@ -118,7 +122,7 @@ pl_ranges_give(struct pl_ranges *r, struct pl_request *req)
 	if (req->range.next != NULL)
 		req->range.next->range.prev = req->range.prev;
 	req->range.held = false;
-	r->exclusive -= req->range.exclusive;
+	r->count[req->range.mode]--;
 	if (r->first != NULL)
 		range_grant(r);
 	pthread_mutex_unlock(&r->lock);

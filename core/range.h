@@ -1,9 +1,10 @@
 /*
- * range.h - keep read-modify-write away from its neighbours' writes.
+ * range.h - keep writes apart that would spoil each other.
  *
  * On an export whose medium changes whole blocks only, every write holds its range:
- * shared with other writes, or exclusive while it reads, changes and writes back a block.
- * Where the medium takes any byte (align 1), nobody comes here.
+ * shared with other writes, or alone while it reads, changes and writes back a block.
+ * Where FUA writes pass by a cache that others go through, the two kinds never hold
+ * ranges that overlap. Where neither matters, nobody comes here.
  */
 #ifndef PL_RANGE_H
 #define PL_RANGE_H
@@ -12,11 +13,17 @@
 
 #include <pthread.h>
 
+enum pl_range_mode {
+	PL_RANGE_SHARED, /* with its like */
+	PL_RANGE_PAST,   /* with its like, which pass by the cache */
+	PL_RANGE_ALONE,
+};
+
 struct pl_ranges {
 	pthread_mutex_t lock;
-	struct pl_request *held;         /* any order */
-	struct pl_request *first, *last; /* who waits, oldest first */
-	unsigned exclusive;              /* held or wanted */
+	struct pl_request *held;            /* any order */
+	struct pl_request *first, *last;    /* who waits, oldest first */
+	unsigned count[PL_RANGE_ALONE + 1]; /* held or wanted, by mode */
 };
 
 void pl_ranges_init(struct pl_ranges *r);
@@ -27,7 +34,7 @@ void pl_ranges_destroy(struct pl_ranges *r); /* asserts that it is idle */
  * follows where req runs, when it is.
  */
 bool pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint64_t end,
-		    bool exclusive, void (*resume)(struct pl_request *req));
+		    enum pl_range_mode mode, void (*resume)(struct pl_request *req));
 
 /* Does nothing where req holds nothing. */
 void pl_ranges_give(struct pl_ranges *r, struct pl_request *req);

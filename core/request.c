@@ -143,7 +143,7 @@ pl_request_data_done(struct pl_request *req, int error)
 {
 	struct pl_export *ex = req->channel->export;
 	/* A READ waited before its data came. */
-	bool owes = req->stable && req->op != PL_READ && !(req->op == PL_WRITE && ex->native_fua);
+	bool owes = req->stable && req->op != PL_READ && !req->native;
 
 	pl_ranges_give(&ex->ranges, req);
 	if (error == 0 && owes)
@@ -302,6 +302,14 @@ extents_start(struct pl_request *req)
 	pl_request_part(req);
 }
 
+/* Whether the driver makes req stable by itself: a write that it can take so. */
+static bool
+request_is_native(const struct pl_export *ex, const struct pl_request *req)
+{
+	return req->op == PL_WRITE && req->stable && ex->native_fua &&
+	       ((req->offset | req->length) & (ex->limits.fua_align - 1)) == 0;
+}
+
 /* ---- in ------------------------------------------------------------------------------------ */
 
 static void
@@ -318,6 +326,7 @@ request_start(struct pl_channel *ch, struct pl_request *req)
 	req->bounce.buffer = NULL;
 	req->stable = (req->flags & PL_FUA) != 0 ||
 		      (op->changes && (ex->capabilities & PL_CAP_WRITE_THROUGH) != 0);
+	req->native = request_is_native(ex, req);
 	req->done_to = req->offset;
 	req->end = req->offset + req->length;
 	pl_sm_move(request_states, &req->state, REQ_ACTIVE);

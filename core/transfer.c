@@ -52,6 +52,19 @@ limits_of(const struct pl_request *req)
 	return &req->channel->export->limits;
 }
 
+/* The alignment that the driver wants of this request's parts and of their memory. */
+static uint32_t
+align_of(const struct pl_request *req)
+{
+	return req->native ? limits_of(req)->fua_align : limits_of(req)->align;
+}
+
+static uint32_t
+mem_align_of(const struct pl_request *req)
+{
+	return req->native ? limits_of(req)->fua_mem_align : limits_of(req)->mem_align;
+}
+
 /* ---- the caller's memory ------------------------------------------------------------- */
 
 static void
@@ -106,11 +119,11 @@ memory_aligned(const struct pl_request *req, uint32_t align)
 /* Where a piece from start (aligned) that is to reach end (any) has to stop: on a block, or at
  * an odd size, but then the piece is only what lies behind the last whole block. */
 static uint64_t
-piece_end(const struct pl_driver_limits *l, uint64_t start, uint64_t end)
+piece_end(const struct pl_request *req, uint64_t start, uint64_t end)
 {
-	uint64_t blocks_end = align_down(end, l->align);
+	uint64_t blocks_end = align_down(end, align_of(req));
 
-	return end == l->geometry.size && start == blocks_end ? end : blocks_end;
+	return end == limits_of(req)->geometry.size && start == blocks_end ? end : blocks_end;
 }
 
 /* ---- pieces that go as they are -------------------------------------------------------- */
@@ -119,15 +132,14 @@ piece_end(const struct pl_driver_limits *l, uint64_t start, uint64_t end)
 static uint64_t
 plain_length(const struct pl_request *req)
 {
-	const struct pl_driver_limits *l = limits_of(req);
 	uint64_t length = req->end - req->done_to;
 
 	if (req->iov == NULL)
 		length = min(length, PL_POOL_BUFFER);
-	if (req->done_to % l->align != 0)
+	if (req->done_to % align_of(req) != 0)
 		return 0;
-	length = piece_end(l, req->done_to, req->done_to + length) - req->done_to;
-	if (req->iov != NULL && !memory_aligned(req, l->mem_align))
+	length = piece_end(req, req->done_to, req->done_to + length) - req->done_to;
+	if (req->iov != NULL && !memory_aligned(req, mem_align_of(req)))
 		return 0;
 	/* Several pieces of memory are not taken apart. */
 	if (req->iovcnt > 1 && length != req->end - req->done_to)
@@ -140,7 +152,7 @@ part_flags(const struct pl_request *req)
 {
 	if (req->op == PL_READ)
 		return req->flags & PL_FUA;
-	return req->op == PL_WRITE && req->stable && req->channel->export->native_fua ? PL_FUA : 0;
+	return req->native ? PL_FUA : 0;
 }
 
 static enum pl_op
@@ -289,7 +301,7 @@ rmw_read_done(struct pl_request *req, int64_t result)
 static void
 rmw_step(struct pl_request *req)
 {
-	uint32_t align = limits_of(req)->align;
+	uint32_t align = align_of(req);
 	uint64_t data_end = buffer_data_end(req);
 	uint64_t block;
 
@@ -308,7 +320,7 @@ static void
 buffer_step(struct pl_request *req)
 {
 	struct pl_pool *pool = pl_loop_pool(req->channel->loop);
-	const struct pl_driver_limits *l = limits_of(req);
+	uint32_t align = align_of(req);
 
 	if (req->bounce.buffer == NULL) {
 		req->bounce.buffer =
@@ -319,10 +331,10 @@ buffer_step(struct pl_request *req)
 			return;
 		}
 	}
-	req->bounce.start = align_down(req->done_to, l->align);
-	req->bounce.end = min(min(align_up(req->end, l->align), l->geometry.size),
+	req->bounce.start = align_down(req->done_to, align);
+	req->bounce.end = min(min(align_up(req->end, align), limits_of(req)->geometry.size),
 			      req->bounce.start + PL_POOL_BUFFER);
-	req->bounce.end = piece_end(l, req->bounce.start, req->bounce.end);
+	req->bounce.end = piece_end(req, req->bounce.start, req->bounce.end);
 	if (req->op == PL_READ) {
 		buffer_part(req, PL_READ, req->bounce.start, req->bounce.end, buffer_done);
 		return;
@@ -331,8 +343,7 @@ buffer_step(struct pl_request *req)
 	if (req->done_to > req->bounce.start)
 		req->bounce.reads |= READ_HEAD;
 	if (buffer_data_end(req) < req->bounce.end &&
-	    (req->bounce.reads == 0 ||
-	     align_down(buffer_data_end(req), l->align) > req->bounce.start))
+	    (req->bounce.reads == 0 || align_down(buffer_data_end(req), align) > req->bounce.start))
 		req->bounce.reads |= READ_TAIL;
 	rmw_step(req);
 }
@@ -384,20 +395,25 @@ pl_write_take_range(struct pl_request *req, void (*go)(struct pl_request *req))
 {
 	struct pl_export *ex = req->channel->export;
 	const struct pl_driver_limits *l = &ex->limits;
-	uint64_t start = align_down(req->offset, l->align);
-	uint64_t end = min(align_up(req->end, l->align), l->geometry.size);
-	bool exclusive = start != req->offset || end != req->end;
+	uint32_t unit = l->fua_window != 0 ? l->fua_window : l->align;
+	uint64_t start = align_down(req->offset, unit);
+	uint64_t end = min(align_up(req->end, unit), l->geometry.size);
+	enum pl_range_mode mode = PL_RANGE_SHARED;
 
-	if (l->align == 1) {
+	if (unit == 1) {
 		go(req);
 		return;
 	}
+	if (l->fua_window != 0 && req->native)
+		mode = PL_RANGE_PAST;
+	if (((req->offset | req->end) & (l->align - 1)) != 0)
+		mode = PL_RANGE_ALONE;
 	if (end > l->tail) {
-		exclusive = true;
+		mode = PL_RANGE_ALONE;
 		start = min(start, l->tail);
 		end = l->geometry.size;
 	}
-	if (pl_ranges_take(&ex->ranges, req, start, end, exclusive, go))
+	if (pl_ranges_take(&ex->ranges, req, start, end, mode, go))
 		go(req);
 }
 

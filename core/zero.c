@@ -91,11 +91,17 @@ trim_done(struct pl_request *req, int64_t result)
 	pl_request_data_done(req, result == -EOPNOTSUPP ? 0 : (int)result);
 }
 
-void
-pl_trim_start(struct pl_request *req)
+static void
+trim_go(struct pl_request *req)
 {
 	if (whole_units(req))
 		driver_part(req, PL_TRIM, trim_done);
 	else
 		pl_request_data_done(req, 0);
+}
+
+void
+pl_trim_start(struct pl_request *req)
+{
+	pl_write_take_range(req, trim_go);
 }

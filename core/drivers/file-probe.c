@@ -32,7 +32,7 @@ power_of_two(uint32_t n)
 
 /* Linux before 6.1, or a file system that does not say: try. */
 static uint32_t
-try_alignment(const struct file *f)
+try_alignment(int fd)
 {
 	uint32_t align = PAGE;
 	void *buffer;
@@ -40,7 +40,7 @@ try_alignment(const struct file *f)
 	if (posix_memalign(&buffer, PAGE, PAGE) != 0)
 		return PAGE;
 	for (uint32_t n = 512; n < PAGE; n *= 2) {
-		if (pread(f->fd, buffer, n, n) >= 0) {
+		if (pread(fd, buffer, n, n) >= 0) {
 			align = n;
 			break;
 		}
@@ -50,19 +50,39 @@ try_alignment(const struct file *f)
 }
 
 static void
-probe_alignment(struct file *f)
+probe_alignment(int fd, uint32_t *align, uint32_t *mem_align)
 {
 	struct statx sx;
 
-	f->limits.align = f->limits.mem_align = 0;
+	*align = *mem_align = 0;
 	/* The raw system call: the C library's struct may lack the fields. */
-	if (syscall(SYS_statx, f->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 &&
+	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 &&
 	    (sx.stx_mask & STATX_DIOALIGN) != 0) {
-		f->limits.align = sx.stx_dio_offset_align;
-		f->limits.mem_align = sx.stx_dio_mem_align;
+		*align = sx.stx_dio_offset_align;
+		*mem_align = sx.stx_dio_mem_align;
 	}
-	if (!power_of_two(f->limits.align) || !power_of_two(f->limits.mem_align))
-		f->limits.align = f->limits.mem_align = try_alignment(f);
+	if (!power_of_two(*align) || !power_of_two(*mem_align))
+		*align = *mem_align = try_alignment(fd);
+}
+
+/*
+ * A direct write drops what the page cache has of its range, by whole folios. If another
+ * write makes a folio dirty meanwhile, it stays, with old data. So the two kinds keep out
+ * of each other's folios, which have the size of a huge page at most.
+ */
+void
+file_probe_past(struct file *f)
+{
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
+	uint32_t window = 0;
+
+	if (file != NULL) {
+		if (fscanf(file, "%u", &window) != 1)
+			window = 0;
+		fclose(file);
+	}
+	f->limits.fua_window = power_of_two(window) ? max(window, 2u << 20) : 2u << 20;
+	probe_alignment(f->past_fd, &f->limits.fua_align, &f->limits.fua_mem_align);
 }
 
 /* ---- geometry ----------------------------------------------------------------------------- */
@@ -106,7 +126,7 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 
 	l->align = l->mem_align = 1;
 	if (f->direct)
-		probe_alignment(f);
+		probe_alignment(f->fd, &l->align, &l->mem_align);
 	error = f->block ? probe_block_device(f, err) : probe_regular_file(f, err);
 	if (error != 0)
 		return error;
@@ -186,8 +206,8 @@ file_probe_fua(const struct file *f, const struct file_params *p, const char **w
 		*why = "as the option fua says";
 		return p->fua == FUA_NATIVE;
 	}
-	if (!f->direct) {
-		*why = "writes through the page cache share a flush";
+	if (!f->direct && f->past_fd < 0) {
+		*why = "the file system has no direct I/O";
 		return false;
 	}
 	if (!all_written(f)) {

@@ -9,6 +9,9 @@
  *   multiple of the alignment, what lies behind the last whole block goes through the page
  *   cache and is synced at once; the core gives such a write the page to itself, since a
  *   direct write to the same page would meet a stale copy of its neighbours.
+ * - where the page cache is used and FUA is native, a FUA write passes by it: RWF_DSYNC
+ *   through the cache holds the inode's lock until the disk is done, and writers queue up. The
+ *   core keeps such writes and cached ones apart (fua_window).
  * - zeroing tries one way after the other and remembers what is refused (zero_ways).
  * - a read that finds the file shorter than it was is short, and the core answers EIO; a
  *   flush that finds it so fails, for what was written behind its end is gone.
@@ -32,6 +35,7 @@ struct file_channel {
 	struct file *file;
 	struct pl_loop *loop;
 	int fd, slot;
+	int past_fd, past_slot; /* or -1 */
 };
 
 static const struct pl_option file_options[] = {
@@ -129,6 +133,16 @@ access_flags(const struct file *f)
 	return (f->read_only ? O_RDONLY : O_RDWR) | (f->direct ? O_DIRECT : 0);
 }
 
+/* The file once more, or the same description where privileges have been dropped since it
+ * was opened. Returns -1 with errno set. */
+static int
+reopen_or_share(int fd, int flags)
+{
+	int fresh = reopen(fd, flags);
+
+	return fresh >= 0 ? fresh : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 static int
 explain_open(const struct file *f, int error, struct pl_error *err)
 {
@@ -179,6 +193,26 @@ open_tail(struct file *f, struct pl_error *err)
 	return f->tail_fd < 0 ? pl_error_set(err, f->tail_fd, "%s: open once more", f->name) : 0;
 }
 
+/* A file system without direct I/O takes RWF_DSYNC through the page cache all the same. */
+static void
+open_past(struct file *f)
+{
+	if (f->direct || f->read_only)
+		return;
+	f->past_fd = reopen(f->fd, O_RDWR | O_DIRECT);
+	if (f->past_fd >= 0)
+		file_probe_past(f);
+}
+
+static void
+close_past(struct file *f)
+{
+	if (f->past_fd >= 0)
+		close(f->past_fd);
+	f->past_fd = -1;
+	f->limits.fua_align = f->limits.fua_mem_align = f->limits.fua_window = 0;
+}
+
 static void
 declare(struct file *f, const struct file_params *p)
 {
@@ -196,8 +230,11 @@ declare(struct file *f, const struct file_params *p)
 		l->capabilities |= PL_CAP_WRITE_THROUGH;
 	if (cache_modes[p->cache].promises) {
 		l->capabilities |= PL_CAP_FLUSH;
+		open_past(f);
 		if (file_probe_fua(f, p, &why))
 			l->capabilities |= PL_CAP_FUA;
+		else
+			close_past(f);
 	}
 	snprintf(l->description, sizeof l->description, "%s, cache=%s%s%s%s",
 		 f->block ? "block device" : "file", cache_modes[p->cache].word,
@@ -211,6 +248,7 @@ file_close(void *handle)
 
 	if (f->tail_fd >= 0)
 		close(f->tail_fd);
+	close_past(f);
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->name);
@@ -237,7 +275,7 @@ file_open(const void *params, unsigned open_flags, struct pl_layer *below, void 
 
 	assert(below == NULL);
 	if (f != NULL) {
-		f->fd = f->tail_fd = -1;
+		f->fd = f->tail_fd = f->past_fd = -1;
 		f->name = name_of_file(p);
 	}
 	if (f == NULL || f->name == NULL) {
@@ -282,6 +320,20 @@ file_name_of(void *handle)
 /* ---- channels ---------------------------------------------------------------------------------
  */
 
+static void
+file_detach(void *state)
+{
+	struct file_channel *c = state;
+
+	pl_loop_remove_file(c->loop, c->slot);
+	pl_loop_remove_file(c->loop, c->past_slot);
+	if (c->past_fd >= 0)
+		close(c->past_fd);
+	if (c->fd >= 0)
+		close(c->fd);
+	free(c);
+}
+
 static int
 file_attach(void *handle, struct pl_loop *loop, void **state, struct pl_error *err)
 {
@@ -290,30 +342,21 @@ file_attach(void *handle, struct pl_loop *loop, void **state, struct pl_error *e
 
 	if (c == NULL)
 		return pl_error_set(err, -ENOMEM, "%s", f->name);
-	/* A description of its own keeps each channel's read-ahead apart. Privileges may have
-	 * been dropped since the export was opened: then they share. */
-	c->fd = reopen(f->fd, access_flags(f));
-	if (c->fd < 0)
-		c->fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
-	if (c->fd == -1) {
-		free(c);
-		return pl_error_set(err, -errno, "%s: open once more", f->name);
+	/* A description of its own keeps each channel's read-ahead apart. */
+	*c = (struct file_channel){ f, loop, reopen_or_share(f->fd, access_flags(f)), -1, -1, -1 };
+	if (f->past_fd >= 0)
+		c->past_fd = reopen_or_share(f->past_fd, O_RDWR | O_DIRECT);
+	if (c->fd == -1 || (f->past_fd >= 0 && c->past_fd == -1)) {
+		int error = pl_error_set(err, -errno, "%s: open once more", f->name);
+
+		file_detach(c);
+		return error;
 	}
-	c->file = f;
-	c->loop = loop;
 	c->slot = pl_loop_add_file(loop, c->fd);
+	if (c->past_fd >= 0)
+		c->past_slot = pl_loop_add_file(loop, c->past_fd);
 	*state = c;
 	return 0;
-}
-
-static void
-file_detach(void *state)
-{
-	struct file_channel *c = state;
-
-	pl_loop_remove_file(c->loop, c->slot);
-	close(c->fd);
-	free(c);
 }
 
 /* ---- operations -------------------------------------------------------------------------------
@@ -428,8 +471,12 @@ file_write(struct file_channel *c, struct pl_request *req)
 	io = prepare(c, req, PL_IO_WRITE);
 	if ((req->part.flags & PL_FUA) != 0) {
 		io->mode = RWF_DSYNC;
-		/* A file system makes the synchronous call native, too; a raw device does not. */
-		io->by_ring = c->file->direct && c->file->block;
+		if (c->past_fd >= 0) {
+			io->fd = c->past_fd;
+			io->slot = c->past_slot;
+		}
+		/* A raw device would make a flush more of the synchronous call. */
+		io->by_ring = c->file->block;
 	}
 	pl_loop_io(c->loop, io);
 }
@@ -451,8 +498,14 @@ flush_done(struct pl_io *io, int64_t result)
 static void
 file_flush(struct file_channel *c, struct pl_request *req)
 {
-	prepare(c, req, PL_IO_SYNC)->done = flush_done;
-	pl_loop_io(c->loop, &req->io);
+	struct pl_io *io = prepare(c, req, PL_IO_SYNC);
+
+	/* The kernel reports a lost page once to each open file description; one that was
+	 * opened later may never hear of it. This one has been open since the export was. */
+	io->fd = c->file->fd;
+	io->slot = -1;
+	io->done = flush_done;
+	pl_loop_io(c->loop, io);
 }
 
 /* In the order in which they are tried. */

@@ -19,6 +19,7 @@ struct file {
 	char *name; /* for people */
 	int fd;
 	int tail_fd; /* through the page cache, for what lies behind the last whole block; or -1 */
+	int past_fd; /* past the page cache, for native FUA writes beside cached ones; or -1 */
 	bool block;  /* a block device */
 	bool direct, read_only;
 	uint64_t blocks_end; /* the size, down to a multiple of limits.align */
@@ -31,6 +32,9 @@ struct file {
 
 /* Size, alignment and block sizes. Errors: what the calls say, with a sentence. */
 int file_probe_geometry(struct file *f, struct pl_error *err);
+
+/* What fua_align and the like have to be for writes through f->past_fd. */
+void file_probe_past(struct file *f);
 
 /* Whether a FUA write is one RWF_DSYNC write (else a shared flush), and why. */
 bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);

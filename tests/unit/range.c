@@ -21,7 +21,7 @@ struct neighbour {
 	unsigned number, count, bytes, rounds;
 };
 
-/* Each writer owns every count-th piece of the disk and counts in it. */
+/* Each writer owns every count-th piece of the disk, counts in it, and reads it back. */
 static void *
 write_own_pieces(void *arg)
 {
@@ -33,11 +33,14 @@ write_own_pieces(void *arg)
 	for (unsigned round = 1; round <= n->rounds; round++) {
 		for (uint64_t at = n->number * n->bytes; at + n->bytes <= size;
 		     at += n->count * n->bytes) {
+			unsigned char byte = (unsigned char)(round + n->number);
+
 			if (round % 4 == 0)
 				do_zero(&f, at, n->bytes, 0);
 			else
-				do_write(&f, at, n->bytes, (unsigned char)(round + n->number),
-					 round % 8 == 1 ? PL_FUA : 0);
+				do_write(&f, at, n->bytes, byte,
+					 (round + n->number) % 3 == 0 ? PL_FUA : 0);
+			check_bytes(&f, at, n->bytes, round % 4 == 0 ? 0 : byte);
 		}
 	}
 	fixture_close(&f);
@@ -45,7 +48,7 @@ write_own_pieces(void *arg)
 }
 
 static void
-run_neighbours(unsigned bytes, uint64_t size, unsigned rounds)
+run_neighbours(const char *cache, const char *fua, unsigned bytes, uint64_t size, unsigned rounds)
 {
 	enum { WRITERS = 6 };
 	struct neighbour n[WRITERS];
@@ -53,7 +56,7 @@ run_neighbours(unsigned bytes, uint64_t size, unsigned rounds)
 	struct fixture f;
 
 	make_image("range.img", (off_t)size);
-	fixture_open(&f, BLOCKING, "path=range.img", "cache=none");
+	fixture_open(&f, BLOCKING, "path=range.img", cache, fua);
 	for (unsigned i = 0; i < WRITERS; i++) {
 		n[i] = (struct neighbour){ &f,    i % 3 == 0 ? RING : BLOCKING, i, WRITERS, bytes,
 					   rounds };
@@ -73,17 +76,35 @@ run_neighbours(unsigned bytes, uint64_t size, unsigned rounds)
 /* Parts of one sector, sectors of one page, and sizes that match neither. */
 TEST(writers_of_neighbouring_bytes_never_lose_each_others)
 {
-	run_neighbours(100, 9000, 9);
+	run_neighbours("cache=none", "fua=auto", 100, 9000, 9);
 }
 
 TEST(writers_of_neighbouring_sectors_never_lose_each_others)
 {
-	run_neighbours(512, 64 * KiB, 9);
+	run_neighbours("cache=none", "fua=native", 512, 64 * KiB, 9);
 }
 
 TEST(writers_around_an_odd_end_never_lose_each_others)
 {
-	run_neighbours(300, 8192 + 4096 - 7, 9);
+	run_neighbours("cache=none", "fua=auto", 300, 8192 + 4096 - 7, 9);
+}
+
+/* FUA writes past the page cache beside others through it, in the same sectors, pages and
+ * folios: what is there is what was written last, also when it is read back at once. */
+TEST(writes_past_the_cache_and_through_it_never_lose_each_others)
+{
+	run_neighbours("cache=writeback", "fua=native", 512, 96 * KiB, 9);
+	run_neighbours("cache=writeback", "fua=native", 1024, 100 * KiB + 3, 9);
+	run_neighbours("cache=writeback", "fua=native", 4096, 2 * MiB, 5);
+	run_neighbours("cache=writeback", "fua=native", 300, 30000, 9);
+}
+
+TEST_SLOW(writes_past_the_cache_and_through_it_never_lose_each_others_for_long)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		run_neighbours("cache=writeback", "fua=native", 512, 256 * KiB, 13);
+		run_neighbours("cache=writeback", "fua=native", 4096, 8 * MiB, 13);
+	}
 }
 
 TEST(requests_that_overlap_are_all_done)
