@@ -73,6 +73,10 @@ platter_load(void)
 	pl_log_to(platter_log);
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error, EFBIG */
 	plugin_params = pl_params_new();
+	if (plugin_params == NULL) {
+		nbdkit_error("no memory");
+		exit(EXIT_FAILURE);
+	}
 }
 
 static void
@@ -88,17 +92,19 @@ platter_unload(void)
 static int
 platter_config(const char *key, const char *value)
 {
-	struct pl_error err;
+	struct pl_error err = { 0 };
+	char *absolute = NULL;
 
-	if (plugin_params == NULL) {
-		nbdkit_error("no memory");
-		return -1;
+	/* nbdkit goes to / when it goes to the background, and a directory is looked into
+	 * for as long as it serves. */
+	if (strcmp(key, "dir") == 0) {
+		absolute = nbdkit_realpath(value);
+		if (absolute == NULL)
+			return -1;
 	}
-	/* nbdkit makes the part before '=' of every argument a key; see nbdkit(1), "Magic
-	 * parameters". */
-	if (pl_params_add(plugin_params, key, value, &err) != 0)
-		return fail(&err);
-	return 0;
+	pl_params_add(plugin_params, key, absolute != NULL ? absolute : value, &err);
+	free(absolute);
+	return err.code != 0 ? fail(&err) : 0;
 }
 
 /* The parameters of one export of the directory. */
@@ -345,6 +351,35 @@ request_flags(uint32_t flags)
 	       ((flags & NBDKIT_FLAG_FAST_ZERO) != 0 ? PL_FAST : 0);
 }
 
+/* What a client can be told; nbdkit(3), "ERROR HANDLING", has the errnos it passes on, and
+ * makes EINVAL of all others. The sentence keeps the disk's own. */
+static int
+errno_for_client(int error)
+{
+	switch (-error) {
+	case EPERM:
+	case EROFS:
+	case EIO:
+	case ENOMEM:
+	case EINVAL:
+	case ENOSPC:
+	case ENOTSUP: return -error;
+	case EFBIG:
+	case EDQUOT: return ENOSPC;
+	default: return EIO;
+	}
+}
+
+static const char *
+reason(const struct connection *c, const struct pl_request *req, int error)
+{
+	bool promise = req->op == PL_FLUSH || (req->flags & PL_FUA) != 0;
+
+	if (error == -EIO && promise && pl_export_failed(c->export))
+		return "a sync has failed, nothing can be made durable any more";
+	return strerror(-error);
+}
+
 /* Carries req out. On failure nbdkit gets the errno, and a person the sentence. */
 static int
 call(void *handle, struct pl_request *req)
@@ -360,15 +395,12 @@ call(void *handle, struct pl_request *req)
 
 	if (error == 0)
 		return 0;
-	if (error == -EFBIG || error == -EDQUOT)
-		error = -ENOSPC;
-	if (error != -ENOTSUP) /* a fast zero that would be slow: an answer, not a fault */
-		nbdkit_error("export %s: %s of %" PRIu64 " bytes at %" PRIu64 ": %s",
-			     pl_export_name(c->export), verbs[req->op], length, offset,
-			     pl_export_failed(c->export) && error == -EIO
-				     ? "a sync has failed, nothing can be made durable any more"
-				     : strerror(-error));
-	nbdkit_set_error(-error);
+	/* A fast zero that would be slow is an answer, not a fault. */
+	if (error != -ENOTSUP || (req->flags & PL_FAST) == 0)
+		nbdkit_error("export %s: %s [%" PRIu64 ", %" PRIu64 "): %s",
+			     pl_export_name(c->export), verbs[req->op], offset, offset + length,
+			     reason(c, req, error));
+	nbdkit_set_error(errno_for_client(error));
 	return -1;
 }
 
@@ -510,4 +542,5 @@ platter_make_help(void)
 	plugin.config_help = pl_options_help();
 }
 
+struct nbdkit_plugin *plugin_init(void); /* that the macro defines */
 NBDKIT_REGISTER_PLUGIN(plugin)
