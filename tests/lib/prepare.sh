@@ -8,9 +8,9 @@ packages_serve="
 	libnbd-bin python3 python3-libnbd"
 packages_test="
 	clang clang-format libclang-rt-14-dev
-	fio libguestfs-tools libnbd-dev qemu-utils strace
-	e2fsprogs nbd-client xfsprogs
-	busybox-static linux-image-cloud-amd64 qemu-system-x86"
+	fio guestfish nbd-client qemu-utils strace
+	e2fsprogs xfsprogs
+	busybox-static kmod linux-image-cloud-amd64 qemu-system-x86"
 
 die() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
@@ -43,15 +43,16 @@ install_packages() {
 	rm -f apt.log
 }
 
+# A build in place and one beside it would take each other's objects.
+require_clean_tree() {
+	[ ! -e config.status ] || die "this tree was built in place; run \`make distclean\` first"
+}
+
 # build DIR TARGET CONFIGURE-WORD...: out of tree, and only what has changed.
 build() {
 	local dir=$1 target=$2
 	shift 2
 
-	if [ -e config.status ]; then
-		echo "this tree is built in place: \`make distclean\` first, then builds go to $dir/" >&2
-		return 1
-	fi
 	[ -e configure ] || autoreconf -fi >autoreconf.log 2>&1 || {
 		cat autoreconf.log >&2
 		return 1
