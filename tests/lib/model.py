@@ -34,7 +34,7 @@ class Model:
         return offset, min(length, size - offset)
 
     def fua(self):
-        return FUA if self.client.flags & SEND_FUA and self.random.random() < 0.15 else 0
+        return FUA if self.client.flags & SEND_FUA and self.random.random() < 0.25 else 0
 
     def check(self, offset, length, what):
         got = self.client.read(offset, length)
@@ -121,9 +121,8 @@ class Model:
         assert content == self.bytes, "the image differs from what was written"
 
 
-def exercise(server, image, seed, steps=150, **options):
+def exercise(server, image, seed, steps=150, pieces=200, **options):
     """The promise of every place and mode: any byte range, and no other byte."""
-    from nbdraw import connect
     with open(image, "rb") as f:
         content = f.read()
     with server(image, **options) as s, connect(s.address) as a, connect(s.address) as b:
@@ -131,5 +130,5 @@ def exercise(server, image, seed, steps=150, **options):
         model = Model(a, content, seed)
         model.run(steps)
         for length in (1, 37, 500, 513, 4095):
-            model.crowd([a, b], 200, length)
+            model.crowd([a, b], pieces, length)
     model.compare(image)

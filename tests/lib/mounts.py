@@ -7,6 +7,7 @@ last user is gone, so even a killed test leaves nothing behind.
 import contextlib
 import ctypes
 import os
+import shutil
 import subprocess
 
 import tap
@@ -30,6 +31,8 @@ def private():
 
 
 def run(*command):
+    if shutil.which(command[0]) is None:
+        tap.skip(command[0] + " is not installed")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, "%s: %s" % (" ".join(command), done.stdout)
     return done.stdout.strip()

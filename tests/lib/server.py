@@ -29,6 +29,7 @@ PLUGIN = os.path.join(BUILD, "plugin.so")
 # Of a sanitizer build: the run-time library that has to come first in a process which
 # loads the plugin.
 PRELOAD = os.environ.get("PLATTER_PRELOAD")
+NBDKIT = ["env", "LD_PRELOAD=" + PRELOAD, "nbdkit"] if PRELOAD else ["nbdkit"]
 PATIENCE = int(os.environ.get("PLATTER_SLOWNESS") or 1)
 
 # Debian's python3-libnbd belongs to /usr/bin/python3.
@@ -47,26 +48,25 @@ class Nbdkit:
     """nbdkit with the plugin; words are given as they are, options as key=value.
 
     wrap: a command that runs the server, strace say. filters: names, outermost first.
-    threads: that many for each connection, instead of nbdkit's 16.
+    threads: that many for each connection, instead of nbdkit's 16. plugin: one to compare with.
     """
 
     name = "nbdkit"
 
-    def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16, **options):
+    def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16,
+                 plugin=PLUGIN, **options):
         base = tempfile.mktemp(prefix="s", dir=run)
         self.address, self.pid_file = base + ".sock", base + ".pid"
         self.uri = "nbd+unix:///?socket=" + self.address
-        command = [*wrap]
-        if PRELOAD:
-            command += ["env", "LD_PRELOAD=" + PRELOAD]
-        command += ["nbdkit", "-f", "--exit-with-parent", "-U", self.address, "-P", self.pid_file,
-                    "--threads=%d" % threads]
+        command = [*wrap, *NBDKIT, "-f", "--exit-with-parent", "-U", self.address,
+                   "-P", self.pid_file, "--threads=%d" % threads]
         command += ["--filter=" + f for f in filters]
         command += ["-r"] if read_only else []
-        command += [PLUGIN, *words]
+        command += [plugin, *words]
         command += ["%s=%s" % (k, v) for k, v in options.items()]
-        self.log = open(base + ".log", "w+")
+        self.log = open(base + ".log", "a+")
         self.over = False       # and its end needs no judgement
+        self.pid = None
         began = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log)
@@ -74,12 +74,11 @@ class Nbdkit:
         while not (os.path.exists(self.pid_file) and os.path.getsize(self.pid_file)):
             time.sleep(0.005)
             waited = time.monotonic() - began
-            if self.process.poll() is not None:
-                raise StartFailed(self.said(), self.process.returncode, waited)
+            if self.process.poll() is not None or PRELOAD and "error:" in self.said():
+                raise StartFailed(self.said(), self.wait(), waited)
             if waited > 10 * PATIENCE:
-                self.process.kill()
-                self.process.wait()
-                raise StartFailed("hangs at start\n" + self.said(), 124, waited)
+                self.kill()
+                raise StartFailed("hangs at start\n" + self.said(), self.wait(), waited)
         with open(self.pid_file) as f:
             self.pid = int(f.read())
 
@@ -105,8 +104,21 @@ class Nbdkit:
     def kill(self):
         """As a crash would end it."""
         self.over = True
-        os.kill(self.pid, signal.SIGKILL)
-        self.process.wait(10)
+        os.kill(self.pid or self.process.pid, signal.SIGKILL)
+        return self.process.wait()
+
+    def wait(self):
+        """Its exit status, negative when a signal ended it; None when it only lacks that.
+
+        With gcc 12's sanitizers in it, Debian's nbdkit, whatever its plugin, hangs in glibc's
+        locale lock at exit once it has printed the words for an errno.
+        """
+        hangs = PRELOAD and "error:" in self.said()
+        try:
+            return self.process.wait(1 if hangs else 20 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            status = self.kill()
+            return None if hangs else status
 
     def stop(self):
         """Asks it to end, and holds it to an orderly end."""
@@ -116,13 +128,8 @@ class Nbdkit:
             os.kill(self.pid, signal.SIGTERM)
         except ProcessLookupError:
             pass                    # the status below tells why
-        try:
-            status = self.process.wait(20 * PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
-            status = self.process.wait(10)
-        said = self.said()
-        assert status == 0, "the server ended with status %d: %s" % (status, said)
+        status, said = self.wait(), self.said()
+        assert status in (0, None), "the server ended with status %d: %s" % (status, said)
         assert "Sanitizer" not in said and "runtime error:" not in said, said
 
 
@@ -131,6 +138,8 @@ FRONT_ENDS = [Nbdkit]
 
 def strace(output, *rules):
     """For `wrap`: the server under strace, with the names of its files."""
+    if shutil.which("strace") is None:
+        tap.skip("strace is not installed")
     return ("strace", "-f", "-y", "-s0", "-o", output, *rules)
 
 
@@ -165,7 +174,7 @@ class Factory:
             with self(*words, **how):
                 pass
         except StartFailed as e:
-            assert e.status not in (0, 124) and e.status > 0, "status %d: %s" % (e.status, e)
+            assert e.status is None or e.status > 0, "status %d: %s" % (e.status, e)
             assert e.seconds < PATIENCE, "took %.1f s to say no" % e.seconds
             return str(e)
         raise AssertionError("served: %s %s" % (words, how))

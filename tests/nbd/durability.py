@@ -1,0 +1,499 @@
+#!/usr/bin/python3
+"""What was acknowledged as durable is durable: by the order of the server's system calls,
+by failing its syncs, by killing it and by cutting its power."""
+
+import os
+import random
+import re
+import struct
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import nbdraw
+import tap
+from nbdraw import CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA, error_of
+from server import Nbdkit, served, strace
+
+KiB, MiB = 1 << 10, 1 << 20
+BLOCK = 4096
+
+
+# ---- the order of system calls
+
+class Call:
+    """A system call in a trace: begin and end are line numbers, so that "ended before the
+    other began" can be seen. strace lets a call start after its entry is written and go on
+    after its end is written, so the order of lines is an order in time."""
+
+    def __init__(self, thread, name, begin):
+        self.thread, self.name, self.begin = thread, name, begin
+        self.end = None             # None: the process ended first
+        self.text = ""
+
+    def ok(self):
+        return self.end is not None and not re.search(r"\) += -1", self.text)
+
+    def __repr__(self):
+        return "%s%s" % (self.name, self.text)
+
+
+def calls_of(path):
+    calls, open_calls = [], {}
+    with open(path) as f:
+        for number, line in enumerate(f):
+            thread, _, rest = line.rstrip().partition(" ")
+            rest = rest.strip()
+            if m := re.match(r"<\.\.\. (\w+) resumed>(.*)", rest):
+                call = open_calls.pop(thread, None)
+                if call is not None:
+                    call.text += m[2]
+                    call.end = number
+            elif m := re.match(r"(\w+)(\(.*)", rest):
+                call = Call(thread, m[1], number)
+                call.text = m[2]
+                calls.append(call)
+                if rest.endswith("<unfinished ...>"):
+                    open_calls[thread] = call
+                else:
+                    call.end = number
+    return calls
+
+
+TRACED = "trace=pwrite64,pwritev,pwritev2,fallocate,fdatasync,fsync,sendto"
+
+
+class Trace:
+    """A server under strace, and what it did between one reply and the next."""
+
+    def __init__(self, server, image, *rules, **options):
+        self.file, self.image = server.path("trace"), image
+        self.server = server(image, wrap=strace(self.file, "-e", TRACED, *rules), **options)
+
+    def __enter__(self):
+        self.server.__enter__()
+        return self
+
+    def __exit__(self, *what):
+        self.server.__exit__(*what)
+        self.calls = calls_of(self.file)
+        ours = "<%s>" % self.image
+        # A reply to what is not a READ is 16 bytes in one piece.
+        self.replies = [c for c in self.calls if c.name == "sendto" and ", 16, " in c.text]
+        self.writes = [c for c in self.calls if ours in c.text and
+                       c.name in ("pwrite64", "pwritev", "pwritev2", "fallocate")]
+        self.syncs = [c for c in self.calls if ours in c.text and c.name in ("fdatasync", "fsync")]
+
+    def requests(self, count):
+        """For each of the last requests, sent one after the other: (writes, syncs, reply)."""
+        replies = self.replies[-count - 1:]
+        assert len(replies) == count + 1, "%d replies" % len(replies)
+        for before, reply in zip(replies, replies[1:]):
+            yield ([c for c in self.writes if before.begin < c.begin < reply.begin],
+                   [c for c in self.syncs if before.begin < c.begin < reply.begin], reply)
+
+
+def covered(write, reply, syncs):
+    """A sync that began when the write had ended, and had ended when the reply began."""
+    return any(s.ok() and s.begin > write.end and s.end < reply.begin for s in syncs)
+
+
+def dsync(write):
+    return write.name == "pwritev2" and "RWF_DSYNC" in write.text
+
+
+def assert_stable(writes, reply, syncs):
+    assert writes, "nothing was written before %s" % reply
+    for write in writes:
+        assert dsync(write) or covered(write, reply, syncs), (writes, syncs)
+
+
+@served(on=[Nbdkit])
+def fua_right_after_flush_syncs_again(server):
+    """WRITE, ZEROES and TRIM: a flush before them makes nothing of theirs durable."""
+    for fua in ("commit", "native", "auto"):
+        with Trace(server, server.image(4 * MiB, fill=0xEE), cache="writeback", fua=fua) as t, \
+                nbdraw.connect(t.server.address) as c:
+            c.flush()
+            for command in (CMD_WRITE, CMD_WRITE_ZEROES, CMD_TRIM) * 2:
+                c.flush()
+                payload = b"x" * 65536 if command == CMD_WRITE else b""
+                c.call(command, MiB, 65536, FUA, payload).check()
+        for writes, syncs, reply in list(t.requests(12))[1::2]:
+            assert_stable(writes, reply, syncs)
+            assert fua != "commit" or not any(dsync(w) for w in writes), writes
+
+
+@served(on=[Nbdkit])
+def flush_syncs_and_a_plain_write_does_not(server):
+    with Trace(server, server.image(4 * MiB, fill=0xEE), cache="writeback") as t, \
+            nbdraw.connect(t.server.address) as c:
+        c.flush()
+        for n in range(10):
+            c.write(n * 65536 + 1, b"x" * 65536)
+        c.zero(MiB, 65536)
+        c.trim(2 * MiB, 65536)
+        c.flush()
+    *plain, (_, syncs, reply) = t.requests(13)
+    assert all(not s for _, s, _ in plain), plain
+    assert any(s.ok() and s.end < reply.begin for s in syncs), "a flush without a sync"
+
+
+@served(on=[Nbdkit])
+def native_fua_is_one_dsync_write_and_no_flush(server):
+    for mode in ("writeback", "none"):
+        image = server.image(4 * MiB, fill=0xEE)
+        with Trace(server, image, cache=mode, fua="native") as t, \
+                nbdraw.connect(t.server.address) as c:
+            c.flush()
+            for n in range(5):
+                c.write(n * BLOCK, b"x" * BLOCK, FUA)
+            c.write(MiB, b"y" * BLOCK)
+            c.zero(2 * MiB, 65536, FUA)
+            c.trim(3 * MiB, 65536, FUA)
+        requests = list(t.requests(8))
+        for writes, syncs, _ in requests[:5]:
+            assert len(writes) == 1 and dsync(writes[0]) and not syncs, (mode, writes, syncs)
+        writes, syncs, _ = requests[5]
+        assert not syncs and not any(dsync(w) for w in writes), (mode, writes, syncs)
+        for writes, syncs, reply in requests[6:]:
+            assert_stable(writes, reply, syncs)
+
+
+@served(on=[Nbdkit])
+def writethrough_and_directsync_make_every_write_stable(server):
+    for mode in ("writethrough", "directsync"):
+        with Trace(server, server.image(4 * MiB, fill=0xEE), cache=mode) as t, \
+                nbdraw.connect(t.server.address) as c:
+            c.flush()
+            c.write(0, b"x" * BLOCK)
+            c.write(4095, b"x" * 513)
+            c.zero(MiB, 65536)
+            c.trim(2 * MiB, 65536)
+            c.write(0, b"x" * BLOCK, FUA)
+        for writes, syncs, reply in t.requests(5):
+            assert_stable(writes, reply, syncs)
+
+
+@served(on=[Nbdkit])
+def a_sync_covers_what_other_connections_wrote(server):
+    """MULTI_CONN: written on one connection, flushed on another."""
+    with Trace(server, server.image(MiB, fill=0xEE), cache="writeback") as t, \
+            nbdraw.connect(t.server.address) as a, nbdraw.connect(t.server.address) as b:
+        b.flush()
+        a.write(0, b"x" * BLOCK)
+        b.flush()
+        assert b.read(0, BLOCK) == b"x" * BLOCK
+    (writes, _, _), (_, syncs, reply) = t.requests(2)
+    assert_stable(writes, reply, syncs)
+
+
+def write_many(client, offsets, depth, flags):
+    """FUA writes to all offsets, so many in flight. Returns the errors there were."""
+    errors, flying, offsets = [], 0, list(offsets)
+    while offsets or flying:
+        while offsets and flying < depth:
+            client.send(CMD_WRITE, offsets.pop(0), BLOCK, flags, os.urandom(BLOCK))
+            flying += 1
+        errors.append(client.receive().error)
+        flying -= 1
+    return errors
+
+
+def share(server, connections):
+    """So many connections with 16 FUA writes in flight on each; a sync takes 3 ms."""
+    each = 96
+    image = server.image(connections * each * BLOCK, fill=0xEE)
+    slow = ("-e", "inject=fdatasync,fsync:delay_enter=3000")
+    with Trace(server, image, *slow, cache="writeback", fua="commit") as t:
+        clients = [nbdraw.connect(t.server.address) for _ in range(connections)]
+        threads = [threading.Thread(target=write_many, args=(
+            c, range(n * each * BLOCK, (n + 1) * each * BLOCK, BLOCK), 16, FUA))
+            for n, c in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for c in clients:
+            c.close()
+    total = connections * each
+    assert len(t.writes) == total, "%d writes were traced" % len(t.writes)
+    assert len(t.syncs) <= total // 2, "%d syncs for %d writes" % (len(t.syncs), total)
+    # One of nbdkit's threads takes a request, carries it out and answers it.
+    for write in t.writes:
+        reply = next(r for r in t.replies if r.thread == write.thread and r.begin > write.end)
+        assert covered(write, reply, t.syncs), (write, reply)
+
+
+@served(on=[Nbdkit])
+def sixteen_writers_share_flushes_that_began_after_they_wrote(server):
+    share(server, 1)
+
+
+@served(on=[Nbdkit])
+def writers_on_four_connections_share_flushes(server):
+    share(server, 4)
+
+
+# ---- syncs that fail
+
+def assert_failed(s, *clients):
+    """Nothing is promised any more, on any connection; reads go on."""
+    with nbdraw.connect(s.address) as late:
+        for c in (*clients, late):
+            assert error_of(c.flush) == "EIO"
+            assert error_of(c.write, 0, b"y" * BLOCK, FUA) == "EIO"
+            assert error_of(c.zero, 0, BLOCK, FUA) == "EIO"
+            assert error_of(c.trim, 0, BLOCK, FUA) == "EIO"
+            assert error_of(c.flush) == "EIO"
+            assert c.read(64 * KiB, BLOCK) == b"\xee" * BLOCK
+    assert s.alive()
+
+
+@served(on=[Nbdkit])
+def a_failed_sync_of_the_kernel_stays_failed(server):
+    """The kernel tells of a lost page once, and would call the next sync a success."""
+    image = server.image(MiB, fill=0xEE)
+    once = ("-e", "inject=fdatasync,fsync:error=EIO:when=1")
+    for fua in ("commit", "native"):
+        # strace counts calls for each thread, so each connection has but one.
+        with Trace(server, image, *once, cache="writeback", fua=fua, threads=1) as t, \
+                nbdraw.connect(t.server.address) as a, nbdraw.connect(t.server.address) as b:
+            a.write(0, b"x" * BLOCK)
+            assert error_of(a.flush) == "EIO"
+            assert_failed(t.server, a, b)
+        assert [c.text for c in t.syncs if "INJECTED" in c.text], "no sync was made to fail"
+        # Reopening is the way out.
+        with server(image, cache="writeback") as s, nbdraw.connect(s.address) as c:
+            c.write(0, b"z" * BLOCK, FUA)
+            c.flush()
+
+
+@served
+def a_failed_sync_reaches_every_writer_that_waits(server):
+    """Sixteen wait for the sync that fails and for the one after it; and one failure is
+    enough for all connections, for as long as the server runs."""
+    image = server.image(MiB, fill=0xEE)
+    with server(path=image, driver="fault", over="file", cache="writeback", fua="commit",
+                kind="flush", at=1, fault="error", errno="EIO", delay="50ms") as s, \
+            nbdraw.connect(s.address) as a, nbdraw.connect(s.address) as b:
+        errors = write_many(a, range(0, 16 * BLOCK, BLOCK), 16, FUA)
+        assert errors == [5] * 16, errors
+        assert_failed(s, a, b)
+
+
+@served
+def a_failed_sync_of_zeroes_and_trim_is_reported_to_them(server):
+    image = server.image(MiB, fill=0xEE)
+    for verb in ("zero", "trim"):
+        with server(path=image, driver="fault", over="file", cache="writeback", kind="flush",
+                    at=1, errno="EIO") as s, nbdraw.connect(s.address) as c:
+            assert error_of(getattr(c, verb), 0, BLOCK, FUA) == "EIO", verb
+            assert_failed(s, c)
+
+
+@served
+def a_failed_native_write_fails_the_export(server):
+    """Whether its data or the device's flush went wrong cannot be told."""
+    image = server.image(MiB, fill=0xEE)
+    for mode in ("writeback", "none"):
+        with server(image, driver="fault", over="file", cache=mode, fua="native", kind="write",
+                    at=2, errno="EIO") as s, nbdraw.connect(s.address) as c:
+            c.write(0, b"1" * BLOCK, FUA)
+            assert error_of(c.write, BLOCK, b"2" * BLOCK, FUA) == "EIO"
+            assert_failed(s, c)
+
+
+@served
+def a_later_failure_takes_back_no_earlier_promise(server):
+    image = server.image(MiB, fill=0xEE)
+    with server(path=image, driver="fault", over="file", cache="writeback", fua="commit",
+                kind="flush", at=3, errno="EIO") as s, nbdraw.connect(s.address) as c:
+        c.write(0, b"1" * BLOCK, FUA)
+        c.flush()
+        assert error_of(c.write, BLOCK, b"3" * BLOCK, FUA) == "EIO"
+        assert error_of(c.flush) == "EIO"
+        assert c.read(0, BLOCK) == b"1" * BLOCK
+
+
+# ---- the server is killed
+
+class Journal:
+    """What a disk owes for each block, by what its client was told.
+
+    owed: the newest contents that were acknowledged as durable; later: what was written
+    after that and may be there, too. A block on the disk is one of these; where the power
+    was cut, each of its sectors is.
+    """
+
+    def __init__(self, blocks, content):
+        self.owed = [content] * blocks
+        self.later = [[] for _ in range(blocks)]
+        self.number = 0
+
+    def next(self, block):
+        """Contents that no other write has."""
+        self.number += 1
+        return struct.pack("<II", block, self.number) * (BLOCK // 8)
+
+    def wrote(self, block, data):
+        self.later[block].append(data)
+
+    def durable(self, block, data):
+        newest = max(n for n, d in enumerate(self.later[block]) if d == data)
+        self.owed[block], self.later[block] = data, self.later[block][newest + 1:]
+
+    def flushed(self):
+        for block, later in enumerate(self.later):
+            if later:
+                self.durable(block, later[-1])
+
+    def check(self, path, unit):
+        """Returns how many blocks lost what was written last, and was not promised."""
+        lost = 0
+        with open(path, "rb") as f:
+            for block, owed in enumerate(self.owed):
+                got = f.read(BLOCK)
+                for at in range(0, BLOCK, unit):
+                    allowed = {c[at:at + unit] for c in (owed, *self.later[block])}
+                    assert got[at:at + unit] in allowed, "block %d at %d: %r, promised %r" % (
+                        block, at, got[at:at + 8], owed[at:at + 8])
+                lost += got != (self.later[block] or [owed])[-1]
+        return lost
+
+
+def fua_writer(address, journal, blocks, seed):
+    """FUA writes to blocks that are its own, until the server is gone."""
+    r, flying = random.Random(seed), {}
+    try:
+        c = nbdraw.connect(address)
+        while True:
+            while len(flying) < 4:
+                block = r.choice([b for b in blocks if b not in [f for f, _ in flying.values()]])
+                data = journal.next(block)
+                journal.wrote(block, data)
+                flying[c.send(CMD_WRITE, block * BLOCK, BLOCK, FUA, data)] = block, data
+            reply = c.receive()
+            block, data = flying.pop(reply.cookie)
+            assert reply.error == 0
+            journal.durable(block, data)
+    except (nbdraw.Closed, ConnectionError):
+        pass
+
+
+@served
+def kill_loses_nothing_that_was_acknowledged(server):
+    """Ten times, with FUA writes on four connections; each start finds the lock gone."""
+    blocks, seed = 64, tap.seed()
+    image = server.image(blocks * BLOCK, fill=0xEE)
+    for mode in ("writeback", "none") * 5:
+        with open(image, "rb") as f:
+            now = [f.read(BLOCK) for _ in range(blocks)]
+        journals = [Journal(blocks, None) for _ in range(4)]
+        for j in journals:
+            j.owed = list(now)
+        with server(image, cache=mode) as s:
+            threads = [threading.Thread(target=fua_writer, args=(
+                s.address, journals[n], range(n, blocks, 4), seed + n)) for n in range(4)]
+            for t in threads:
+                t.start()
+            seed += 10
+            time.sleep(0.05 + seed % 70 / 1000)
+            s.kill()
+            for t in threads:
+                t.join()
+        merged = Journal(blocks, None)
+        merged.owed = [journals[b % 4].owed[b] for b in range(blocks)]
+        merged.later = [journals[b % 4].later[b] for b in range(blocks)]
+        assert sum(j.number for j in journals) > 16, "hardly anything was written"
+        merged.check(image, BLOCK)
+
+
+@served
+def an_answered_write_is_in_the_file_even_when_the_server_dies(server):
+    """No cache of its own stands between the client and the file."""
+    for mode in ("writeback", "none", "unsafe"):
+        image = server.image(MiB, fill=0xEE)
+        with server(image, cache=mode) as s, nbdraw.connect(s.address) as c:
+            c.write(5, b"answered")
+            c.zero(70000, 1000)
+            s.kill()
+        with open(image, "rb") as f:
+            got = f.read()
+        assert got[4:14] == b"\xeeanswered\xee", mode
+        assert got[69999:71001] == b"\xee" + bytes(1000) + b"\xee", mode
+
+
+# ---- the power is cut
+
+def until_the_power_fails(server, image, seed, **options):
+    """Random writes, FUA writes and flushes on two connections, to the end of the power."""
+    r, blocks = random.Random(seed), 32
+    journal = Journal(blocks, b"\xee" * BLOCK)
+    with server(path=image, driver="powercut", over="file", seed=seed, cut=r.randrange(5, 150),
+                **options) as s, nbdraw.connect(s.address) as a, nbdraw.connect(s.address) as b:
+        for _ in range(400):
+            c, block, kind = r.choice((a, b)), r.randrange(blocks), r.random()
+            data = journal.next(block)
+            try:
+                if kind < 0.15:
+                    c.flush()
+                    journal.flushed()
+                    continue
+                if kind < 0.25:
+                    data = bytes(BLOCK)
+                fua = FUA if r.random() < 0.4 else 0
+                journal.wrote(block, data)
+                if kind < 0.25:
+                    c.zero(block * BLOCK, BLOCK, fua)
+                else:
+                    c.write(block * BLOCK, data, fua)
+                if fua:
+                    journal.durable(block, data)
+            except nbdraw.Error:
+                break
+        else:
+            raise AssertionError("the power never failed")
+        assert error_of(a.flush) and error_of(b.flush), "durable without power"
+    return journal.check(image, 512)
+
+
+@served
+def nothing_acknowledged_is_lost_in_a_power_cut(server):
+    seed, lost = tap.seed() % 1000000, 0
+    for n in range(24):
+        image = server.image(32 * BLOCK, fill=0xEE)
+        options = {"powercut-fua": ("native", "commit")[n % 2]}
+        lost += until_the_power_fails(server, image, seed + n, **options)
+    assert lost, "no power cut lost anything, so nothing was tried"
+
+
+@served
+def a_killed_write_cache_keeps_what_was_acknowledged(server):
+    """powercut keeps unflushed writes in the process: killing it is a power cut, too."""
+    for mode in ("native", "commit"):
+        image = server.image(32 * BLOCK, fill=0xEE)
+        journal = Journal(32, b"\xee" * BLOCK)
+        with server(path=image, driver="powercut", over="file", **{"powercut-fua": mode}) as s, \
+                nbdraw.connect(s.address) as c:
+            def write(blocks, flags):
+                for block in blocks:
+                    data = journal.next(block)
+                    journal.wrote(block, data)
+                    c.write(block * BLOCK, data, flags)
+                    if flags:
+                        journal.durable(block, data)
+
+            write(range(0, 16), 0)
+            c.flush()
+            journal.flushed()
+            write(range(16, 24), FUA)
+            write(range(24, 32), 0)
+            s.kill()
+        lost = journal.check(image, 512)
+        assert lost == 8, "nothing was held back, so nothing was tried: %d" % lost
+
+
+if __name__ == "__main__":
+    tap.main()
