@@ -54,10 +54,6 @@ pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export 
 	if (error != 0)
 		goto fail;
 	ex->limits = *pl_layer_limits(ex->layer);
-	if (ex->limits.fua_align == 0) {
-		ex->limits.fua_align = ex->limits.align;
-		ex->limits.fua_mem_align = ex->limits.mem_align;
-	}
 	ex->native_fua = (ex->limits.capabilities & PL_CAP_FUA) != 0;
 	ex->capabilities =
 		export_capabilities(ex->limits.capabilities, (flags & PL_OPEN_READ_ONLY) != 0);

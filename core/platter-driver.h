@@ -67,7 +67,7 @@ struct pl_driver_limits {
 	uint32_t zero_align;   /* bytes, a power of two, not below align */
 	uint64_t tail;         /* the size where no tail is special */
 	/* A FUA WRITE that is no multiple of fua_align comes without the flag, and a FLUSH
-	 * after it. 0: as align and mem_align. */
+	 * after it. 0: the core makes parts of it that are as align and mem_align say. */
 	uint32_t fua_align, fua_mem_align;
 	/* Bytes, a power of two: in a window of so many, a WRITE with FUA and one without (or
 	 * a ZERO or TRIM) are never under way together. 0: they may be. */

@@ -306,8 +306,10 @@ extents_start(struct pl_request *req)
 static bool
 request_is_native(const struct pl_export *ex, const struct pl_request *req)
 {
+	uint32_t align = ex->limits.fua_align;
+
 	return req->op == PL_WRITE && req->stable && ex->native_fua &&
-	       ((req->offset | req->length) & (ex->limits.fua_align - 1)) == 0;
+	       (align == 0 || ((req->offset | req->length) & (align - 1)) == 0);
 }
 
 /* ---- in ------------------------------------------------------------------------------------ */

@@ -56,13 +56,17 @@ limits_of(const struct pl_request *req)
 static uint32_t
 align_of(const struct pl_request *req)
 {
-	return req->native ? limits_of(req)->fua_align : limits_of(req)->align;
+	const struct pl_driver_limits *l = limits_of(req);
+
+	return req->native && l->fua_align != 0 ? l->fua_align : l->align;
 }
 
 static uint32_t
 mem_align_of(const struct pl_request *req)
 {
-	return req->native ? limits_of(req)->fua_mem_align : limits_of(req)->mem_align;
+	const struct pl_driver_limits *l = limits_of(req);
+
+	return req->native && l->fua_align != 0 ? l->fua_mem_align : l->mem_align;
 }
 
 /* ---- the caller's memory ------------------------------------------------------------- */

@@ -127,8 +127,13 @@ def where_every_write_is_stable_no_flush_is_sent():
 
 
 @test
-def the_page_cache_costs_one_flush_for_a_write():
-    assert_each(guest.NULL_BLK, "cache=writeback", WRITES, "write", "flush")
+def native_fua_passes_by_the_page_cache():
+    assert_each(guest.NULL_BLK, "cache=writeback", WRITES, "write+fua")
+
+
+@test
+def through_the_page_cache_a_write_costs_one_flush():
+    assert_each(guest.NULL_BLK, "cache=writeback fua=commit", WRITES, "write", "flush")
 
 
 @test
@@ -152,11 +157,12 @@ def auto_chooses_by_the_disk_and_says_why():
         ("/dev/vda cache=none", "native", "merges the flushes"),
         ("/dev/vdb cache=none", "native", "no volatile cache"),
         ("/dev/vdb1 cache=none", "native", "no volatile cache"),
-        ("/dev/nullb0 cache=writeback", "shared flush", "page cache"),
+        ("/dev/nullb0 cache=writeback", "native", "takes FUA"),
         ("/dev/nullb0 cache=none fua=commit", "shared flush", "option"),
         ("/mnt/written cache=none", "native", "takes FUA"),
         ("/mnt/allocated cache=none", "shared flush", "never written"),
         ("/mnt/hole cache=none", "shared flush", "never written"),
+        ("/mnt/hole cache=writeback", "shared flush", "never written"),
     ]
     output = guest.run(
         disks, "printf 'n\\np\\n1\\n\\n\\nw\\n' | fdisk /dev/vdb >/dev/null",

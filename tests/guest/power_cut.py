@@ -41,6 +41,11 @@ def what_was_answered_with_fua_or_flushed_is_on_the_disk():
 
 @test
 def the_same_through_the_page_cache():
+    cut_power_under_disk("cache=writeback fua=commit")
+
+
+@test
+def the_same_past_the_page_cache():
     cut_power_under_disk("cache=writeback")
 
 
