@@ -240,7 +240,7 @@ pl_layer_submit(struct pl_layer *l, void *state, struct pl_request *req)
 	l->driver->submit(state, req);
 }
 
-/* ---- a part at once ------------------------------------------------------------- */
+/* ---- a part at once -------------------------------------------------------------- */
 
 static void
 call_part_done(struct pl_request *req, int64_t result)

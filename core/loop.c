@@ -59,7 +59,7 @@ struct pl_loop {
 	struct helper helper;
 };
 
-/* ---- submission -------------------------------------------------------------- */
+/* ---- submission ------------------------------------------------------------------ */
 
 static void
 loop_prep(struct pl_loop *loop, struct pl_io *io, struct io_uring_sqe *sqe)
@@ -134,7 +134,7 @@ loop_queue_backlog(struct pl_loop *loop)
 	}
 }
 
-/* ---- calls that may block ---------------------------------------------------- */
+/* ---- calls that may block -------------------------------------------------------- */
 
 static void
 helper_call_done(struct pl_work *work)
@@ -223,7 +223,7 @@ pl_loop_io(struct pl_loop *loop, struct pl_io *io)
 	}
 }
 
-/* ---- work from other threads --------------------------------------------------- */
+/* ---- work from other threads ----------------------------------------------------- */
 
 static void
 loop_arm_wake(struct pl_loop *loop)
@@ -342,7 +342,7 @@ pl_loop_stop(struct pl_loop *loop)
 	loop_wake(loop);
 }
 
-/* ---- making and ending -------------------------------------------------------------- */
+/* ---- making and ending ----------------------------------------------------------- */
 
 static int
 ring_init(struct io_uring *ring)

@@ -110,7 +110,7 @@ pl_params_get(const struct pl_params *p, const char *key)
 	return i < 0 ? NULL : p->pair[i].value;
 }
 
-/* ---- values ---------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------- */
 
 struct unit {
 	const char *name;
@@ -267,7 +267,7 @@ pl_options_parse(const struct pl_option *table, const struct pl_params *params, 
 	return 0;
 }
 
-/* ---- help ------------------------------------------------------------------ */
+/* ---- help ------------------------------------------------------------------------ */
 
 /* Calls row for each driver with o NULL, then for each of its options. */
 static char *

@@ -45,7 +45,7 @@ struct pl_option {
 int pl_options_parse(const struct pl_option *table, const struct pl_params *params, uint64_t *used,
 		     void *into, struct pl_error *err);
 
-/* ---- what a driver declares ------------------------------------------------- */
+/* ---- what a driver declares ------------------------------------------------------ */
 
 /*
  * The core keeps every part within these. Part of the contract:
@@ -119,7 +119,7 @@ pl_request_of(struct pl_io *io)
 	return (struct pl_request *)((char *)io - offsetof(struct pl_request, io));
 }
 
-/* ---- what a driver works with ------------------------------------------------- */
+/* ---- what a driver works with ---------------------------------------------------- */
 
 /*
  * Starts io, which comes back once to io->done on the same loop. On a blocking loop
@@ -148,7 +148,7 @@ void pl_layer_submit(struct pl_layer *below, void *state, struct pl_request *req
  * transfers are continued. Returns 0 or a negative errno. part->iov is used up. */
 int pl_layer_call(struct pl_layer *below, void *state, struct pl_part *part);
 
-/* ---- the drivers there are ------------------------------------------------------ */
+/* ---- the drivers there are ------------------------------------------------------- */
 
 extern const struct pl_driver pl_driver_file, pl_driver_memory, pl_driver_null, pl_driver_fault,
 	pl_driver_powercut;

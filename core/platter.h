@@ -24,7 +24,7 @@
 
 #define PL_PRINTF(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 
-/* ---- error.c: one sentence for a person ---------------------------------- */
+/* ---- error.c: one sentence for a person ------------------------------------------ */
 
 struct pl_error {
 	int code; /* negative errno, 0 when nothing is wrong */
@@ -38,7 +38,7 @@ int pl_error_set(struct pl_error *err, int error, const char *fmt, ...) PL_PRINT
 /* The same, where the sentence says all and the errno's words would only confuse. */
 int pl_error_say(struct pl_error *err, int error, const char *fmt, ...) PL_PRINTF(3, 4);
 
-/* ---- log.c: four verbs, one sink ------------------------------------------ */
+/* ---- log.c: four verbs, one sink ------------------------------------------------- */
 
 enum pl_log_level { PL_LOG_ERROR, PL_LOG_WARN, PL_LOG_INFO, PL_LOG_DEBUG };
 
@@ -51,7 +51,7 @@ void log_warn(const char *fmt, ...) PL_PRINTF(1, 2);
 void log_info(const char *fmt, ...) PL_PRINTF(1, 2);
 void log_debug(const char *fmt, ...) PL_PRINTF(1, 2);
 
-/* ---- option.c: key=value pairs, before anyone knows what they mean -------- */
+/* ---- option.c: key=value pairs, before anyone knows what they mean --------------- */
 
 struct pl_params;
 
@@ -69,12 +69,12 @@ char *pl_options_help(void);
 /* The same for programs: a line PREFIXdriver_option=words for each row. free() it. */
 char *pl_options_dump(const char *prefix);
 
-/* ---- pool.c: aligned memory for data -------------------------------------- */
+/* ---- pool.c: aligned memory for data --------------------------------------------- */
 
 /* The largest piece in which the core copies, aligns or zeroes data. */
 #define PL_POOL_BUFFER (256u * 1024)
 
-/* ---- loop.c: where requests run ------------------------------------------- */
+/* ---- loop.c: where requests run -------------------------------------------------- */
 
 struct pl_loop;
 
@@ -107,7 +107,7 @@ struct pl_work {
 /* From any thread. Not for blocking loops, which have no thread. */
 void pl_loop_post(struct pl_loop *loop, struct pl_work *work);
 
-/* ---- export.c: a device on offer ------------------------------------------- */
+/* ---- export.c: a device on offer ------------------------------------------------- */
 
 struct pl_export;
 
@@ -170,7 +170,7 @@ struct pl_counters {
 };
 void pl_export_counters(const struct pl_export *ex, struct pl_counters *out);
 
-/* ---- channel.c: an export on one loop -------------------------------------- */
+/* ---- channel.c: an export on one loop -------------------------------------------- */
 
 struct pl_channel;
 
@@ -179,7 +179,7 @@ int pl_channel_open(struct pl_export *ex, struct pl_loop *loop, struct pl_channe
 		    struct pl_error *err);
 void pl_channel_close(struct pl_channel *ch); /* no request may be left on it */
 
-/* ---- extent.c: what is allocated ------------------------------------------- */
+/* ---- extent.c: what is allocated ------------------------------------------------- */
 
 enum pl_extent_flag {
 	PL_EXTENT_HOLE = 1 << 0, /* no storage is allocated */
@@ -204,7 +204,7 @@ uint64_t pl_extents_length(const struct pl_extents *x);
 /* Cuts what is beyond length bytes. */
 void pl_extents_trim(struct pl_extents *x, uint64_t length);
 
-/* ---- request.c ------------------------------------------------------------- */
+/* ---- request.c ------------------------------------------------------------------- */
 
 enum pl_op { PL_READ, PL_WRITE, PL_FLUSH, PL_ZERO, PL_TRIM, PL_CACHE, PL_EXTENTS };
 #define PL_OPS (PL_EXTENTS + 1)

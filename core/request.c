@@ -180,7 +180,7 @@ pl_request_committed_elsewhere(struct pl_request *req, int error)
 	pl_request_resume(req, request_committed_resumed);
 }
 
-/* ---- on the way ---------------------------------------------------------------------- */
+/* ---- on the way ------------------------------------------------------------------ */
 
 static void
 request_resumed(struct pl_work *work)
@@ -248,7 +248,7 @@ pl_part_done(struct pl_request *req, int64_t result)
 	req->runner->result = result;
 }
 
-/* ---- the small operations --------------------------------------------------------------- */
+/* ---- the small operations -------------------------------------------------------- */
 
 static void
 flush_start(struct pl_request *req)
@@ -312,7 +312,7 @@ request_is_native(const struct pl_export *ex, const struct pl_request *req)
 	       (align == 0 || ((req->offset | req->length) & (align - 1)) == 0);
 }
 
-/* ---- in ------------------------------------------------------------------------------------ */
+/* ---- in -------------------------------------------------------------------------- */
 
 static void
 request_start(struct pl_channel *ch, struct pl_request *req)

@@ -69,7 +69,7 @@ mem_align_of(const struct pl_request *req)
 	return req->native && l->fua_align != 0 ? l->fua_mem_align : l->mem_align;
 }
 
-/* ---- the caller's memory ------------------------------------------------------------- */
+/* ---- the caller's memory --------------------------------------------------------- */
 
 static void
 advance(struct pl_request *req, uint64_t n)
@@ -130,7 +130,7 @@ piece_end(const struct pl_request *req, uint64_t start, uint64_t end)
 	return end == limits_of(req)->geometry.size && start == blocks_end ? end : blocks_end;
 }
 
-/* ---- pieces that go as they are -------------------------------------------------------- */
+/* ---- pieces that go as they are -------------------------------------------------- */
 
 /* How many of the next bytes can; 0: the next piece needs a buffer. */
 static uint64_t
@@ -232,7 +232,7 @@ plain_part(struct pl_request *req, uint64_t length)
 	pl_request_part(req);
 }
 
-/* ---- pieces that need a buffer ------------------------------------------------------------ */
+/* ---- pieces that need a buffer --------------------------------------------------- */
 
 enum { READ_HEAD = 1, READ_TAIL = 2 }; /* bounce.reads */
 
@@ -352,7 +352,7 @@ buffer_step(struct pl_request *req)
 	rmw_step(req);
 }
 
-/* ---- all of it --------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------- */
 
 static void
 transfer_step(struct pl_request *req)

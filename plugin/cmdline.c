@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -r, also among other letters without a value, or --readonly, --read-only. */
+/* -r, also among other letters without a value, or --readonly, --read-only, cut short or not. */
 static bool
 is_read_only_option(const char *arg)
 {
-	if (strcmp(arg, "--readonly") == 0 || strcmp(arg, "--read-only") == 0)
+	if (strncmp(arg, "--read", 6) == 0)
 		return true;
 	if (arg[0] != '-')
 		return false;

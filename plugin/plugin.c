@@ -56,7 +56,7 @@ fail(const struct pl_error *err)
 	return -1;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------ */
 
 static void
 platter_log(enum pl_log_level level, const char *line)
@@ -233,8 +233,7 @@ platter_close(void *handle)
 	free(c);
 }
 
-/* ---- what there is ------------------------------------------------------------------------------
- */
+/* ---- what there is --------------------------------------------------------------- */
 
 static void
 platter_dump_plugin(void)

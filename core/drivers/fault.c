@@ -212,7 +212,7 @@ fault_submit(void *state, struct pl_request *req)
 	}
 }
 
-/* ---- the driver -------------------------------------------------------------------- */
+/* ---- the driver ------------------------------------------------------------------ */
 
 static int
 fault_open(const void *params, unsigned open_flags, struct pl_layer *below, void **handle,

@@ -28,7 +28,7 @@ power_of_two(uint32_t n)
 	return n != 0 && (n & (n - 1)) == 0;
 }
 
-/* ---- alignment of direct I/O ---------------------------------------------------------- */
+/* ---- alignment of direct I/O ----------------------------------------------------- */
 
 /* Linux before 6.1, or a file system that does not say: try. */
 static uint32_t
@@ -85,7 +85,7 @@ file_probe_past(struct file *f)
 	probe_alignment(f->past_fd, &f->limits.fua_align, &f->limits.fua_mem_align);
 }
 
-/* ---- geometry ----------------------------------------------------------------------------- */
+/* ---- geometry -------------------------------------------------------------------- */
 
 static int
 probe_block_device(struct file *f, struct pl_error *err)
@@ -145,7 +145,7 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 	return 0;
 }
 
-/* ---- the disk below -------------------------------------------------------------------------- */
+/* ---- the disk below -------------------------------------------------------------- */
 
 /* The first word of a file in the device's queue directory; false: there is none. */
 static bool

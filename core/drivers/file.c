@@ -67,7 +67,7 @@ static const struct {
 	[CACHE_UNSAFE] = { .word = "unsafe" },
 };
 
-/* ---- opening ------------------------------------------------------------------------------ */
+/* ---- opening --------------------------------------------------------------------- */
 
 static int
 refuse_type(const char *name, mode_t mode, struct pl_error *err)
@@ -317,8 +317,7 @@ file_name_of(void *handle)
 	return ((struct file *)handle)->name;
 }
 
-/* ---- channels ---------------------------------------------------------------------------------
- */
+/* ---- channels -------------------------------------------------------------------- */
 
 static void
 file_detach(void *state)
@@ -359,8 +358,7 @@ file_attach(void *handle, struct pl_loop *loop, void **state, struct pl_error *e
 	return 0;
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------ */
 
 static struct file_channel *
 channel_of(struct pl_request *req)

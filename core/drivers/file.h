@@ -28,7 +28,7 @@ struct file {
 	struct pl_driver_limits limits;
 };
 
-/* ---- file-probe.c ------------------------------------------------------------------ */
+/* ---- file-probe.c ---------------------------------------------------------------- */
 
 /* Size, alignment and block sizes. Errors: what the calls say, with a sentence. */
 int file_probe_geometry(struct file *f, struct pl_error *err);
@@ -41,7 +41,7 @@ bool file_probe_fua(const struct file *f, const struct file_params *p, const cha
 
 bool file_probe_rotational(const struct file *f);
 
-/* ---- file-lock.c --------------------------------------------------------------------- */
+/* ---- file-lock.c ----------------------------------------------------------------- */
 
 /* One writer, or readers only, in a way that QEMU understands. Lasts as long as the open
  * file description. Errors: -EBUSY. */

@@ -48,7 +48,7 @@ static const struct pl_option memory_options[] = {
 	PL_OPTION_END,
 };
 
-/* ---- the tree ------------------------------------------------------------------ */
+/* ---- the tree -------------------------------------------------------------------- */
 
 static unsigned
 slot_index(uint64_t chunk, unsigned level)
@@ -133,7 +133,7 @@ lock_of(struct memory *m, uint64_t chunk)
 	return &m->lock[chunk % LOCKS];
 }
 
-/* ---- one chunk -------------------------------------------------------------------- */
+/* ---- one chunk ------------------------------------------------------------------- */
 
 /* Where in a chunk, and how much of it. */
 struct piece {
@@ -214,7 +214,7 @@ drop_piece(struct memory *m, struct piece p)
 	pthread_rwlock_unlock(lock_of(m, p.chunk));
 }
 
-/* ---- requests -------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------- */
 
 /* READ and WRITE. Returns the bytes transferred, or an error before the first. */
 static int64_t
@@ -320,7 +320,7 @@ memory_submit(void *state, struct pl_request *req)
 	pl_part_done(req, result);
 }
 
-/* ---- the driver ---------------------------------------------------------------------------- */
+/* ---- the driver ------------------------------------------------------------------ */
 
 static int
 memory_open(const void *params, unsigned open_flags, struct pl_layer *below, void **handle,

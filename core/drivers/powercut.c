@@ -79,7 +79,7 @@ struct channel {
 	struct pl_loop *loop;
 };
 
-/* ---- the list of pieces ----------------------------------------------------------- */
+/* ---- the list of pieces ---------------------------------------------------------- */
 
 static uint64_t
 piece_cost(const struct piece *piece)
@@ -190,7 +190,7 @@ list_forget(struct powercut *pc, uint64_t offset, uint64_t end)
 	}
 }
 
-/* ---- the medium ---------------------------------------------------------------------- */
+/* ---- the medium ------------------------------------------------------------------ */
 
 static int
 call_below(struct powercut *pc, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
@@ -291,7 +291,7 @@ make_room(struct powercut *pc, uint64_t cost)
 	return error;
 }
 
-/* ---- what survives ---------------------------------------------------------------------- */
+/* ---- what survives --------------------------------------------------------------- */
 
 /* splitmix64 */
 static uint64_t
@@ -378,7 +378,7 @@ lose_power(struct powercut *pc)
 	pc->dead = true;
 }
 
-/* ---- for tests: an image of this moment -------------------------------------------------- */
+/* ---- for tests: an image of this moment ------------------------------------------ */
 
 static int
 put_image(void *arg, const struct piece *piece)
@@ -424,7 +424,7 @@ powercut_image(void *handle, uint64_t seed, void *image)
 	return error;
 }
 
-/* ---- operations --------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------ */
 
 /* Copies what the list has of a piece's range. */
 static void
@@ -575,7 +575,7 @@ powercut_submit(void *state, struct pl_request *req)
 	pl_loop_io(c->loop, &req->io);
 }
 
-/* ---- the driver ------------------------------------------------------------------------------ */
+/* ---- the driver ------------------------------------------------------------------ */
 
 static int
 powercut_open(const void *params, unsigned open_flags, struct pl_layer *below, void **handle,

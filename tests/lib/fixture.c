@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- options ------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------- */
 
 struct pl_params *
 params_of(const char *const *words)
@@ -42,7 +42,7 @@ try_export(const char *const *words, unsigned flags, struct pl_export **ex, stru
 	return error;
 }
 
-/* ---- the fixture ------------------------------------------------------------------ */
+/* ---- the fixture ----------------------------------------------------------------- */
 
 const char *const loop_kind_name[LOOP_KINDS] = { "ring", "blocking" };
 
@@ -120,7 +120,7 @@ log_nothing(void)
 	pl_log_to(ignore_line);
 }
 
-/* ---- one request at a time ---------------------------------------------------------- */
+/* ---- one request at a time ------------------------------------------------------- */
 
 int
 try_request(struct fixture *f, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
@@ -241,7 +241,7 @@ do_flush(struct fixture *f)
 	must_be_done(try_flush(f), "flush", 0, 0);
 }
 
-/* ---- data ----------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------ */
 
 static void
 must_be(unsigned char got, unsigned char want, uint64_t offset)
@@ -335,7 +335,7 @@ random_below(uint64_t *seed, uint64_t n)
 	return random_next(seed) % n;
 }
 
-/* ---- many requests in flight -------------------------------------------------------------- */
+/* ---- many requests in flight ----------------------------------------------------- */
 
 void
 batch_start(struct batch *b, struct fixture *f, unsigned max)
@@ -434,7 +434,7 @@ batch_end(struct batch *b)
 	free(b->jobs);
 }
 
-/* ---- power cuts ----------------------------------------------------------------------------- */
+/* ---- power cuts ------------------------------------------------------------------ */
 
 void
 crash_image(struct fixture *f, uint64_t seed, void *data)

@@ -22,7 +22,7 @@
 #define GiB (1024 * MiB)
 #define TiB (1024 * GiB)
 
-/* ---- options ------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------- */
 
 /* A list of "key=value" words that ends with NULL. */
 #define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
@@ -31,7 +31,7 @@ struct pl_params *params_of(const char *const *words); /* pl_params_free() it */
 int try_export(const char *const *words, unsigned flags, struct pl_export **ex,
 	       struct pl_error *err);
 
-/* ---- the fixture ------------------------------------------------------------------ */
+/* ---- the fixture ----------------------------------------------------------------- */
 
 enum loop_kind { RING, BLOCKING };
 #define LOOP_KINDS 2
@@ -67,7 +67,7 @@ void test_file(char option[TEST_PATH], const char *name, uint64_t size);
 /* For tests that make the core complain by the hundred. */
 void log_nothing(void);
 
-/* ---- one request at a time ---------------------------------------------------------- */
+/* ---- one request at a time ------------------------------------------------------- */
 
 int try_request(struct fixture *f, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
 		void *data);
@@ -92,7 +92,7 @@ void do_zero(struct fixture *f, uint64_t offset, uint64_t length, unsigned flags
 void do_trim(struct fixture *f, uint64_t offset, uint64_t length, unsigned flags);
 void do_flush(struct fixture *f);
 
-/* ---- data ----------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------ */
 
 /* They read and compare; a failure names the first wrong offset, what is there and what
  * should be. */
@@ -112,7 +112,7 @@ void *test_alloc(uint64_t length); /* zeroed, 4096-aligned; never NULL; free() i
 uint64_t random_next(uint64_t *seed);
 uint64_t random_below(uint64_t *seed, uint64_t n);
 
-/* ---- many requests in flight -------------------------------------------------------------- */
+/* ---- many requests in flight ----------------------------------------------------- */
 
 /*
  * On a ring loop they are submitted from its thread, on a blocking loop each is called
@@ -145,7 +145,7 @@ void batch_wait(struct batch *b, unsigned answered);
 /* Waits for all and frees the jobs. */
 void batch_end(struct batch *b);
 
-/* ---- power cuts ----------------------------------------------------------------------------- */
+/* ---- power cuts ------------------------------------------------------------------ */
 
 /*
  * What may be on the medium if the power is lost now. The export is driver=powercut.

@@ -37,7 +37,7 @@ test_register(struct test_case *t)
 	cases_end = &t->next;
 }
 
-/* ---- in the case ------------------------------------------------------------ */
+/* ---- in the case ----------------------------------------------------------------- */
 
 void
 test_skip(const char *why, ...)
@@ -160,7 +160,7 @@ test_abort_end(const char *file, int line, const char *what)
 		test_fail(file, line, "expected an assertion to stop %s", what);
 }
 
-/* ---- around the case --------------------------------------------------------- */
+/* ---- around the case ------------------------------------------------------------- */
 
 /* How much slower than usual everything is; the runner knows of sanitizers. */
 static unsigned

@@ -22,7 +22,7 @@ static const char *const fua_kinds[] = { "powercut-fua=native", "powercut-fua=co
 #define for_each_fua_kind(fua) \
 	for (const char *const *fua = fua_kinds; fua < fua_kinds + 2 && puts(*fua) >= 0; fua++)
 
-/* ---- one promise each ------------------------------------------------------------- */
+/* ---- one promise each ------------------------------------------------------------ */
 
 TEST(fua_write_survives_every_power_cut)
 {
@@ -156,7 +156,7 @@ TEST(what_a_fua_read_returns_is_durable)
 	}
 }
 
-/* ---- a history and what it allows ------------------------------------------------------ */
+/* ---- a history and what it allows ------------------------------------------------ */
 
 #define NEVER UINT_MAX
 
@@ -332,7 +332,7 @@ print_history(const struct history *h, uint64_t offset)
 	printf("\n");
 }
 
-/* ---- the workload -------------------------------------------------------------------------- */
+/* ---- the workload ---------------------------------------------------------------- */
 
 enum lie { NO_LIE, LIE_FUA_FLAG_LOST };
 
@@ -533,8 +533,7 @@ worker_run(void *arg)
 	return NULL;
 }
 
-/* ---- many seeds ---------------------------------------------------------------------------------
- */
+/* ---- many seeds ------------------------------------------------------------------ */
 
 struct setup {
 	const char *const *words; /* of the export, without cut and seed */

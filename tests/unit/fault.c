@@ -12,7 +12,7 @@
 
 #define OVER_MEMORY "driver=fault", "over=memory", "size=1M"
 
-/* ---- which operation ------------------------------------------------------------------ */
+/* ---- which operation ------------------------------------------------------------- */
 
 TEST(without_options_the_first_operation_fails)
 {
@@ -226,7 +226,7 @@ TEST(the_driver_below_shows_through)
 	fixture_close(&f);
 }
 
-/* ---- short transfers ---------------------------------------------------------------------- */
+/* ---- short transfers ------------------------------------------------------------- */
 
 static void
 transfer_in_three(struct fixture *f, enum pl_op op, uint64_t offset, uint64_t length, char *data)
@@ -310,8 +310,7 @@ TEST(a_transfer_that_gets_nowhere_is_an_error)
 	}
 }
 
-/* ---- time --------------------------------------------------------------------------------------
- */
+/* ---- time ------------------------------------------------------------------------ */
 
 static double
 now(void)

@@ -47,7 +47,7 @@ write_image(const char *path, uint64_t size)
 	free(data);
 }
 
-/* ---- data ----------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------ */
 
 /* Random requests of any offset and length, compared with a model byte by byte. */
 static void
@@ -212,7 +212,7 @@ TEST(a_zero_without_hole_leaves_none_and_others_give_space_back)
 	fixture_close(&f);
 }
 
-/* ---- durability -------------------------------------------------------------------- */
+/* ---- durability ------------------------------------------------------------------ */
 
 TEST(what_is_advertised_follows_the_cache_mode)
 {
@@ -289,7 +289,7 @@ TEST(the_option_fua_chooses_the_path_and_the_description_says_why)
 	check_path_of_fua("fua=auto", "cache=writeback", false, "never written");
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------ */
+/* ---- what goes wrong ------------------------------------------------------------- */
 
 TEST(an_image_that_shrinks_gives_errors)
 {

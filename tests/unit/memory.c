@@ -206,7 +206,7 @@ TEST(the_largest_disk_is_sparse)
 	}
 }
 
-/* ---- many threads ------------------------------------------------------------------- */
+/* ---- many threads ---------------------------------------------------------------- */
 
 enum { WRITERS = 8, SLOT = 4000, SLOTS = 64 * WRITERS };
 
@@ -278,7 +278,7 @@ TEST(many_threads_use_it_at_once)
 	fixture_close(&f);
 }
 
-/* ---- no memory --------------------------------------------------------------------------- */
+/* ---- no memory ------------------------------------------------------------------- */
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define SANITIZED 1

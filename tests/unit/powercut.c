@@ -34,7 +34,7 @@ TEST(it_declares_a_volatile_cache)
 	fixture_close(&f);
 }
 
-/* ---- with power -------------------------------------------------------------------------- */
+/* ---- with power ------------------------------------------------------------------ */
 
 /* Whatever is in the list, half written down or cut by a FUA write. */
 TEST(a_read_sees_the_cache_over_the_medium)
@@ -110,7 +110,7 @@ TEST(a_read_fills_every_buffer_it_is_given)
 	}
 }
 
-/* ---- crash images -------------------------------------------------------------------------- */
+/* ---- crash images ---------------------------------------------------------------- */
 
 TEST(unflushed_data_is_kept_dropped_or_torn)
 {
@@ -224,8 +224,7 @@ TEST(a_fua_write_makes_only_itself_stable)
 	fixture_close(&f);
 }
 
-/* ---- the cut ------------------------------------------------------------------------------------
- */
+/* ---- the cut --------------------------------------------------------------------- */
 
 TEST(after_the_cut_everything_fails)
 {
