@@ -40,7 +40,6 @@ struct helper {
 
 struct pl_loop {
 	bool blocking;
-	bool stopped;
 	pthread_t thread;
 	struct io_uring ring;
 	struct pl_pool *pool;
@@ -49,8 +48,9 @@ struct pl_loop {
 	bool files, buffers; /* registered with the ring */
 	bool slots[LOOP_FILES];
 
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* of the next three */
 	struct pl_work *posted, **posted_last;
+	bool stopped;
 
 	int wake_fd;
 	uint64_t wake_count;
@@ -285,6 +285,27 @@ loop_run_posted(struct pl_loop *loop)
 	return true;
 }
 
+void
+pl_loop_stop(struct pl_loop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	loop->stopped = true;
+	loop_wake(loop); /* before the lock is given back, as above */
+	pthread_mutex_unlock(&loop->lock);
+}
+
+static bool
+loop_is_stopped(struct pl_loop *loop)
+{
+	bool stopped;
+
+	pthread_mutex_lock(&loop->lock);
+	stopped = loop->stopped;
+	loop->stopped = false;
+	pthread_mutex_unlock(&loop->lock);
+	return stopped;
+}
+
 /* ---- turning --------------------------------------------------------------------- */
 
 static int64_t
@@ -293,15 +314,20 @@ loop_result(const struct pl_io *io, int res)
 	return io->kind == PL_IO_DELAY && res == -ETIME ? 0 : res;
 }
 
+/* What is there now: what comes meanwhile waits for its turn, as posted work does. */
 static void
 loop_reap(struct pl_loop *loop)
 {
 	struct io_uring_cqe *cqe;
 
-	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
-		struct pl_io *io = io_uring_cqe_get_data(cqe);
-		int res = cqe->res;
+	for (unsigned n = io_uring_cq_ready(&loop->ring); n > 0; n--) {
+		struct pl_io *io;
+		int res;
 
+		if (io_uring_peek_cqe(&loop->ring, &cqe) != 0)
+			break;
+		io = io_uring_cqe_get_data(cqe);
+		res = cqe->res;
 		io_uring_cqe_seen(&loop->ring, cqe);
 		loop->in_flight--;
 		if (res == -EINTR || res == -EAGAIN)
@@ -320,7 +346,7 @@ pl_loop_turn(struct pl_loop *loop)
 	/* What ran may be what the caller waits for, or have posted more. Other threads'
 	 * posts are seen by wake_io, which is always in flight. */
 	if (ran)
-		io_uring_submit(&loop->ring);
+		io_uring_submit_and_get_events(&loop->ring);
 	else
 		io_uring_submit_and_wait(&loop->ring, 1);
 	loop_reap(loop);
@@ -330,16 +356,8 @@ void
 pl_loop_run(struct pl_loop *loop)
 {
 	assert(!loop->blocking);
-	while (!__atomic_load_n(&loop->stopped, __ATOMIC_ACQUIRE))
+	while (!loop_is_stopped(loop))
 		pl_loop_turn(loop);
-	__atomic_store_n(&loop->stopped, false, __ATOMIC_RELAXED);
-}
-
-void
-pl_loop_stop(struct pl_loop *loop)
-{
-	__atomic_store_n(&loop->stopped, true, __ATOMIC_RELEASE);
-	loop_wake(loop);
 }
 
 /* ---- making and ending ----------------------------------------------------------- */

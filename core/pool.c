@@ -49,11 +49,13 @@ pl_pool_memory(const struct pl_pool *pool)
 	return (struct iovec){ pool->memory, POOL_BUFFERS * PL_POOL_BUFFER };
 }
 
-char *
+bool
 pl_pool_get(struct pl_pool *pool, struct pl_request *req, void (*resume)(struct pl_request *req))
 {
-	if (pool->free_count > 0)
-		return pool->free[--pool->free_count];
+	if (pool->free_count > 0) {
+		req->bounce.buffer = pool->free[--pool->free_count];
+		return true;
+	}
 	req->resume = resume;
 	req->link = NULL;
 	if (pool->last != NULL)
@@ -61,7 +63,7 @@ pl_pool_get(struct pl_pool *pool, struct pl_request *req, void (*resume)(struct 
 	else
 		pool->first = req;
 	pool->last = req;
-	return NULL;
+	return false;
 }
 
 void
@@ -69,12 +71,14 @@ pl_pool_put(struct pl_pool *pool, char *buffer)
 {
 	struct pl_request *req = pool->first;
 
-	assert(pool->free_count < POOL_BUFFERS);
-	pool->free[pool->free_count++] = buffer;
-	if (req != NULL) {
-		pool->first = req->link;
-		if (pool->first == NULL)
-			pool->last = NULL;
-		pl_request_resume(req, req->resume);
+	if (req == NULL) {
+		assert(pool->free_count < POOL_BUFFERS);
+		pool->free[pool->free_count++] = buffer;
+		return;
 	}
+	pool->first = req->link;
+	if (pool->first == NULL)
+		pool->last = NULL;
+	req->bounce.buffer = buffer;
+	pl_request_resume(req, req->resume);
 }

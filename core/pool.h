@@ -15,9 +15,10 @@ int pl_pool_new(struct pl_pool **pool);
 void pl_pool_free(struct pl_pool *pool); /* asserts that no buffer is out */
 struct iovec pl_pool_memory(const struct pl_pool *pool);
 
-/* A buffer, or NULL: req waits, and pl_request_resume(req, resume) follows. */
-char *pl_pool_get(struct pl_pool *pool, struct pl_request *req,
-		  void (*resume)(struct pl_request *req));
+/* Puts a buffer into req->bounce.buffer; false: there is none yet, and when it is there,
+ * pl_request_resume(req, resume) follows. First come, first served. */
+bool pl_pool_get(struct pl_pool *pool, struct pl_request *req,
+		 void (*resume)(struct pl_request *req));
 void pl_pool_put(struct pl_pool *pool, char *buffer);
 
 /* PL_POOL_BUFFER zeroes. Only to be read, whatever struct iovec says. */

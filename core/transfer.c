@@ -326,14 +326,13 @@ buffer_step(struct pl_request *req)
 	struct pl_pool *pool = pl_loop_pool(req->channel->loop);
 	uint32_t align = align_of(req);
 
+	if (req->bounce.buffer == NULL && pool != NULL && !pl_pool_get(pool, req, buffer_step))
+		return;
+	if (req->bounce.buffer == NULL)
+		req->bounce.buffer = pl_blocking_buffer();
 	if (req->bounce.buffer == NULL) {
-		req->bounce.buffer =
-			pool != NULL ? pl_pool_get(pool, req, buffer_step) : pl_blocking_buffer();
-		if (req->bounce.buffer == NULL) {
-			if (pool == NULL)
-				transfer_end(req, -ENOMEM);
-			return;
-		}
+		transfer_end(req, -ENOMEM);
+		return;
 	}
 	req->bounce.start = align_down(req->done_to, align);
 	req->bounce.end = min(min(align_up(req->end, align), limits_of(req)->geometry.size),
