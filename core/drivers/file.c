@@ -109,9 +109,13 @@ find_file(const struct file_params *p, const char *name, struct pl_error *err)
 	if (dir == -1)
 		return pl_error_set(err, -errno, "dir=%s: open", p->dir);
 	fd = (int)syscall(SYS_openat2, dir, p->path, &how, sizeof how);
-	if (fd == -1)
-		fd = pl_error_set(err, -errno, "%s: open below %s (links are not followed)",
-				  p->path, p->dir);
+	if (fd == -1 && errno == EXDEV)
+		fd = pl_error_say(err, -errno, "path=%s leads out of dir=%s", p->path, p->dir);
+	else if (fd == -1 && errno == ELOOP)
+		fd = pl_error_say(err, -errno, "path=%s: links in dir=%s are not followed", p->path,
+				  p->dir);
+	else if (fd == -1)
+		fd = pl_error_set(err, -errno, "%s: open", name);
 	close(dir);
 	return fd;
 }
@@ -516,6 +520,8 @@ static const struct {
 	{ FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, .may_write = true },
 };
 
+/* For good, that is. EBUSY is for now: a device with dirty pages that somebody else has
+ * exclusively. */
 static bool
 is_refusal(int64_t result)
 {
@@ -542,8 +548,9 @@ zero_tried(struct pl_io *io, int64_t result)
 	struct file_channel *c = channel_of(req);
 	unsigned way = (unsigned)req->scratch[1];
 
-	if (is_refusal(result)) {
+	if (is_refusal(result))
 		__atomic_fetch_or(&c->file->refused, 1u << way, __ATOMIC_RELAXED);
+	if (is_refusal(result) || result == -EBUSY) {
 		zero_try(c, req, way + 1);
 		return;
 	}
@@ -588,11 +595,9 @@ trim_done(struct pl_io *io, int64_t result)
 {
 	struct pl_request *req = pl_request_of(io);
 
-	if (is_refusal(result)) {
+	if (is_refusal(result))
 		__atomic_store_n(&channel_of(req)->file->no_trim, true, __ATOMIC_RELAXED);
-		result = -EOPNOTSUPP;
-	}
-	pl_part_done(req, result);
+	pl_part_done(req, is_refusal(result) || result == -EBUSY ? -EOPNOTSUPP : result);
 }
 
 static void

@@ -16,11 +16,11 @@ EDGES = (512, 4096, 65536, 256 * 1024)
 
 
 class Model:
-    def __init__(self, client, content, seed):
+    def __init__(self, client, content, seed, fua=0.25):
         self.client = client
         self.bytes = bytearray(content)
         self.random = random.Random(seed)
-        self.seed, self.steps = seed, 0
+        self.seed, self.steps, self.share = seed, 0, fua
 
     def place(self):
         """A range: mostly short, mostly near an edge, at times at the very end."""
@@ -34,7 +34,7 @@ class Model:
         return offset, min(length, size - offset)
 
     def fua(self):
-        return FUA if self.client.flags & SEND_FUA and self.random.random() < 0.25 else 0
+        return FUA if self.client.flags & SEND_FUA and self.random.random() < self.share else 0
 
     def check(self, offset, length, what):
         got = self.client.read(offset, length)
@@ -87,9 +87,9 @@ class Model:
         self.check(0, len(self.bytes), "the whole disk")
 
     def crowd(self, clients, pieces, length):
-        """Many neighbours at once: pieces of an odd length, side by side, all in flight
-        on all clients, none of which may lose a byte of the next one."""
-        start = self.random.randrange(len(self.bytes) - pieces * length)
+        """Many neighbours at once: pieces side by side, in flight on all clients, none of
+        which may lose a byte of the next one."""
+        start = self.random.randrange((len(self.bytes) - pieces * length) // length) * length
         order = list(range(pieces))
         self.random.shuffle(order)
         flying = {c: 0 for c in clients}
@@ -129,6 +129,6 @@ def exercise(server, image, seed, steps=150, pieces=200, **options):
         assert a.size == len(content)
         model = Model(a, content, seed)
         model.run(steps)
-        for length in (1, 37, 500, 513, 4095):
+        for length in (1, 37, 500, 512, 513, 4095):
             model.crowd([a, b], pieces, length)
     model.compare(image)

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import mounts
 import nbdraw
 import tap
-from model import exercise
+from model import Model, exercise
 from nbdraw import FUA, NO_HOLE
 from server import served
 
@@ -85,6 +85,19 @@ def an_odd_image_on_a_file_system_with_4096_byte_sectors(server):
 @served
 def a_device_with_512_byte_sectors(server):
     on_device(server, 512)
+
+
+@served
+def native_fua_beside_the_page_cache_of_a_device(server):
+    """No lock of a file keeps a write that passes by the cache from one that uses it, in the
+    same page: the server has to."""
+    path = server.image(MiB, "backing", fill=0xEE)
+    with mounts.loop(path, 512) as device:
+        with server(device, cache="writeback", fua="native") as s, \
+                nbdraw.connect(s.address) as a, nbdraw.connect(s.address) as b:
+            model = Model(a, b"\xee" * MiB, tap.seed(), fua=0.3)
+            for _ in range(150):
+                model.crowd([a, b], 120, 512)
 
 
 @served

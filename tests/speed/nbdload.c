@@ -48,7 +48,7 @@ struct reply {
 	uint64_t cookie;
 } __attribute__((packed));
 
-/* ---- options ---------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------- */
 
 enum { RANDREAD, RANDWRITE, READ, WRITE };
 static const char *const ops[] = { "randread", "randwrite", "read", "write", NULL };
@@ -145,7 +145,7 @@ parse_options(char **argv)
 	return address;
 }
 
-/* ---- latencies: 32 steps for each power of two of nanoseconds ------------------------ */
+/* ---- latencies: 32 steps for each power of two of nanoseconds -------------------- */
 
 #define STEPS 32
 
@@ -197,7 +197,7 @@ now(clockid_t clock)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-/* ---- a connection ---------------------------------------------------------------------- */
+/* ---- a connection ---------------------------------------------------------------- */
 
 enum { WARM_UP, MEASURE, STOP };
 static int phase;
@@ -367,7 +367,7 @@ run(void *arg)
 	return NULL;
 }
 
-/* ---- connecting ---------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------ */
 
 static int
 connect_unix(const char *path)
@@ -472,7 +472,7 @@ open_conn(struct conn *c, unsigned number, const char *address)
 		err(1, "memory");
 }
 
-/* ---- measuring ------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------- */
 
 struct reading {
 	uint64_t time, client, server; /* nanoseconds */
