@@ -87,6 +87,7 @@ pl_blocking_buffer(void)
 static struct io_uring *
 thread_ring(void)
 {
+	static bool said;
 	struct thread *t = thread_get();
 	int error;
 
@@ -100,7 +101,7 @@ thread_ring(void)
 			error = io_uring_queue_init(4, &t->ring, 0);
 		t->has_ring = error == 0;
 		t->no_ring = error != 0;
-		if (error != 0)
+		if (error != 0 && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
 			log_warn("io_uring: %s: FUA writes cost a flush of the device more",
 				 strerror(-error));
 	}
@@ -194,6 +195,6 @@ pl_blocking_io(struct pl_io *io)
 
 	do
 		result = io_call(io);
-	while (result == -EINTR || result == -EAGAIN);
+	while (pl_io_again(io, result));
 	io->done(io, result);
 }

@@ -78,7 +78,7 @@ layer_make(const struct pl_driver *driver, const char *over, const struct pl_par
 			error = layer_make(below, over[len] == ',' ? over + len + 1 : NULL, params,
 					   used, &l->below, err);
 	} else if (over != NULL) {
-		error = pl_error_say(err, -EINVAL, "over=%s: driver %s stands over no other", over,
+		error = pl_error_say(err, -EINVAL, "over: driver %s stands over no other",
 				     driver->name);
 	}
 	if (error != 0)
@@ -107,6 +107,7 @@ layer_from_params(const struct pl_params *params, struct pl_layer **top, struct 
 {
 	static const char *const own[] = { "driver", "over" };
 	const char *name = pl_params_get(params, "driver");
+	const char *over = pl_params_get(params, "over");
 	const struct pl_driver *driver;
 	uint64_t used = 0;
 	int error;
@@ -122,7 +123,7 @@ layer_from_params(const struct pl_params *params, struct pl_layer **top, struct 
 		if (at >= 0)
 			used |= UINT64_C(1) << at;
 	}
-	error = layer_make(driver, pl_params_get(params, "over"), params, &used, top, err);
+	error = layer_make(driver, over, params, &used, top, err);
 	if (error != 0)
 		return error;
 	for (unsigned i = 0; i < pl_params_count(params); i++) {
@@ -130,8 +131,9 @@ layer_from_params(const struct pl_params *params, struct pl_layer **top, struct 
 			continue;
 		layer_free(*top);
 		*top = NULL;
-		return pl_error_say(err, -EINVAL, "%s=%s: driver %s has no option %s",
+		return pl_error_say(err, -EINVAL, "%s=%s: driver %s%s has no option %s",
 				    pl_params_key(params, i), pl_params_value(params, i), name,
+				    over != NULL ? ", and what it stands over," : "",
 				    pl_params_key(params, i));
 	}
 	return 0;

@@ -28,7 +28,7 @@ pl_log_to(pl_log_sink *sink)
 static void
 log_line(enum pl_log_level level, const char *fmt, va_list args)
 {
-	char line[1024];
+	char line[6000];
 
 	vsnprintf(line, sizeof line, fmt, args);
 	log_sink(level, line);

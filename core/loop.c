@@ -330,7 +330,7 @@ loop_reap(struct pl_loop *loop)
 		res = cqe->res;
 		io_uring_cqe_seen(&loop->ring, cqe);
 		loop->in_flight--;
-		if (res == -EINTR || res == -EAGAIN)
+		if (pl_io_again(io, res))
 			pl_loop_io(loop, io);
 		else
 			io->done(io, loop_result(io, res));

@@ -10,6 +10,16 @@
 
 #include "platter-driver.h"
 
+#include <errno.h>
+
+/* Whether io came to nothing and is to be started again. Not a sync: what an interrupted
+ * one has already reported is not reported again. */
+static inline bool
+pl_io_again(const struct pl_io *io, int64_t result)
+{
+	return (result == -EINTR || result == -EAGAIN) && io->kind != PL_IO_SYNC;
+}
+
 bool pl_loop_is_blocking(const struct pl_loop *loop);
 
 /* Ring loops: runs what is ready, or sleeps until something is. */

@@ -123,8 +123,8 @@ pl_request_of(struct pl_io *io)
 
 /*
  * Starts io, which comes back once to io->done on the same loop. On a blocking loop
- * that has happened when this returns. Interrupted calls are repeated; short transfers
- * are reported as they are.
+ * that has happened when this returns. Interrupted calls are repeated, but for a sync;
+ * short transfers are reported as they are.
  */
 void pl_loop_io(struct pl_loop *loop, struct pl_io *io);
 

@@ -27,8 +27,8 @@
 /* ---- error.c: one sentence for a person ------------------------------------------ */
 
 struct pl_error {
-	int code; /* negative errno, 0 when nothing is wrong */
-	char text[512];
+	int code;        /* negative errno, 0 when nothing is wrong */
+	char text[5000]; /* a path and more */
 };
 
 /* Fills err (which may be NULL) with the sentence, ": " and the errno's words.

@@ -14,12 +14,12 @@
 static bool
 is_read_only_option(const char *arg)
 {
-	if (strncmp(arg, "--read", 6) == 0)
+	if (strncmp(arg, "--re", 4) == 0)
 		return true;
 	if (arg[0] != '-')
 		return false;
 	arg++;
-	arg += strspn(arg, "fnosv"); /* nbdkit(1), "OPTIONS": those without a value */
+	arg += strspn(arg, "46fnosv"); /* nbdkit(1), "OPTIONS": those without a value */
 	return *arg == 'r';
 }
 

@@ -28,7 +28,8 @@
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
 
-#define EXTENTS_MAX 256 /* in one answer; the client asks again for the rest */
+#define NBDKIT_MAX_REQUEST (64u << 20) /* nbdkit refuses larger reads and writes itself */
+#define EXTENTS_MAX        256         /* in one answer; the client asks again for the rest */
 
 struct connection {
 	struct pl_export *export;
@@ -98,9 +99,11 @@ platter_config(const char *key, const char *value)
 	/* nbdkit goes to / when it goes to the background, and a directory is looked into
 	 * for as long as it serves. */
 	if (strcmp(key, "dir") == 0) {
-		absolute = nbdkit_realpath(value);
-		if (absolute == NULL)
+		absolute = realpath(value, NULL);
+		if (absolute == NULL) {
+			nbdkit_error("dir=%s: %m", value);
 			return -1;
+		}
 	}
 	pl_params_add(plugin_params, key, absolute != NULL ? absolute : value, &err);
 	free(absolute);
@@ -151,17 +154,35 @@ check_directory(const char *path)
 	return 0;
 }
 
+/* An image that cannot be written is served read-only, and that is said: nbdkit's filters
+ * (cow) may make of it a disk that can. */
+static int
+open_export(const char *name, const struct pl_params *params, bool read_only, struct pl_export **ex,
+	    struct pl_error *err)
+{
+	struct pl_error why;
+	int error = served_open(name, params, read_only ? PL_OPEN_READ_ONLY : 0, ex, err);
+
+	if (read_only || (error != -EACCES && error != -EPERM && error != -EROFS))
+		return error;
+	why = *err;
+	error = served_open(name, params, PL_OPEN_READ_ONLY, ex, err);
+	if (error == 0)
+		log_warn("%s: it is served read-only", why.text);
+	return error;
+}
+
 static int
 platter_get_ready(void)
 {
-	unsigned flags = cmdline_read_only() ? PL_OPEN_READ_ONLY : 0;
+	bool read_only = cmdline_read_only();
 	struct pl_error err;
 
 	if (pl_loop_new_blocking(&plugin_loop, &err) != 0)
 		return fail(&err);
 	if (plugin_directory() != NULL)
 		return check_directory(plugin_directory());
-	if (served_open(NULL, plugin_params, flags, &plugin_export, &err) != 0)
+	if (open_export(NULL, plugin_params, read_only, &plugin_export, &err) != 0)
 		return fail(&err);
 	return 0;
 }
@@ -184,7 +205,7 @@ open_named(const char *name, int readonly, struct pl_export **ex, struct pl_erro
 	p = params_of(name, err);
 	if (p == NULL)
 		return err->code;
-	error = served_open(name, p, readonly ? PL_OPEN_READ_ONLY : 0, ex, err);
+	error = open_export(name, p, readonly, ex, err);
 	pl_params_free(p);
 	return error;
 }
@@ -201,7 +222,7 @@ platter_open(int readonly)
 	else if (plugin_directory() != NULL)
 		error = open_named(nbdkit_export_name(), readonly, &c->export, &err);
 	else
-		error = served_open(NULL, plugin_params, 0, &c->export, &err);
+		error = served_open(NULL, plugin_params, 0, &c->export, &err); /* it is open */
 	if (error == 0) {
 		error = pl_channel_open(c->export, plugin_loop, &c->channel, &err);
 		if (error != 0)
@@ -301,7 +322,7 @@ platter_block_size(void *handle, uint32_t *minimum, uint32_t *preferred, uint32_
 {
 	*minimum = 1;
 	*preferred = pl_export_geometry(((struct connection *)handle)->export)->preferred;
-	*maximum = UINT32_MAX;
+	*maximum = NBDKIT_MAX_REQUEST;
 	return 0;
 }
 
@@ -353,7 +374,7 @@ request_flags(uint32_t flags)
 /* What a client can be told; nbdkit(3), "ERROR HANDLING", has the errnos it passes on, and
  * makes EINVAL of all others. The sentence keeps the disk's own. */
 static int
-errno_for_client(int error)
+errno_for_client(const struct pl_request *req, int error)
 {
 	switch (-error) {
 	case EPERM:
@@ -361,33 +382,49 @@ errno_for_client(int error)
 	case EIO:
 	case ENOMEM:
 	case EINVAL:
-	case ENOSPC:
-	case ENOTSUP: return -error;
+	case ENOSPC: return -error;
 	case EFBIG:
 	case EDQUOT: return ENOSPC;
+	/* Of any other request nbdkit takes it for an invitation to write zeroes. */
+	case ENOTSUP: return (req->flags & PL_FAST) != 0 ? ENOTSUP : EIO;
 	default: return EIO;
 	}
 }
 
-static const char *
-reason(const struct connection *c, const struct pl_request *req, int error)
+/* Whether the reply waits until something is stable. */
+static bool
+is_promise(const struct connection *c, const struct pl_request *req)
 {
-	bool promise = req->op == PL_FLUSH || (req->flags & PL_FUA) != 0;
-
-	if (error == -EIO && promise && pl_export_failed(c->export))
-		return "a sync has failed, nothing can be made durable any more";
-	return strerror(-error);
+	return req->op == PL_FLUSH || (req->flags & PL_FUA) != 0 ||
+	       (req->op != PL_READ &&
+		(pl_export_capabilities(c->export) & PL_CAP_WRITE_THROUGH) != 0);
 }
 
-/* Carries req out. On failure nbdkit gets the errno, and a person the sentence. */
-static int
-call(void *handle, struct pl_request *req)
+static void
+report(const struct connection *c, const struct pl_request *req, uint64_t offset, uint64_t length,
+       int error)
 {
 	static const char *const verbs[PL_OPS] = {
 		[PL_READ] = "read",       [PL_WRITE] = "write", [PL_FLUSH] = "flush",
 		[PL_ZERO] = "zero",       [PL_TRIM] = "trim",   [PL_CACHE] = "cache",
 		[PL_EXTENTS] = "extents",
 	};
+	const char *name = pl_export_name(c->export);
+	const char *why = strerror(-error);
+
+	if (error == -EIO && is_promise(c, req) && pl_export_failed(c->export))
+		why = "a sync has failed, nothing can be made durable any more";
+	if (req->op == PL_FLUSH)
+		nbdkit_error("export %s: flush: %s", name, why);
+	else
+		nbdkit_error("export %s: %s [%" PRIu64 ", %" PRIu64 "): %s", name, verbs[req->op],
+			     offset, offset + length, why);
+}
+
+/* Carries req out. On failure nbdkit gets the errno, and a person the sentence. */
+static int
+call(void *handle, struct pl_request *req)
+{
 	struct connection *c = handle;
 	uint64_t offset = req->offset, length = req->length;
 	int error = pl_request_call(c->channel, req);
@@ -396,10 +433,8 @@ call(void *handle, struct pl_request *req)
 		return 0;
 	/* A fast zero that would be slow is an answer, not a fault. */
 	if (error != -ENOTSUP || (req->flags & PL_FAST) == 0)
-		nbdkit_error("export %s: %s [%" PRIu64 ", %" PRIu64 "): %s",
-			     pl_export_name(c->export), verbs[req->op], offset, offset + length,
-			     reason(c, req, error));
-	nbdkit_set_error(errno_for_client(error));
+		report(c, req, offset, length, error);
+	nbdkit_set_error(errno_for_client(req, error));
 	return -1;
 }
 

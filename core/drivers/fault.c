@@ -112,7 +112,9 @@ channel_of(struct pl_request *req)
 static uint64_t
 short_length(const struct fault *f, const struct pl_part *part)
 {
-	uint64_t block = pl_layer_limits(f->below)->align, length = f->params.bytes;
+	const struct pl_driver_limits *l = pl_layer_limits(f->below);
+	bool native = part->op == PL_WRITE && (part->flags & PL_FUA) != 0 && l->fua_align != 0;
+	uint64_t block = native ? l->fua_align : l->align, length = f->params.bytes;
 
 	if (length != 0)
 		length = length < block ? block : length - length % block;

@@ -64,11 +64,14 @@ file_lock(const struct file *f, struct pl_error *err)
 		if (error != 0)
 			return pl_error_set(err, error, "%s: lock", f->name);
 		if (fl.l_type != F_UNLCK)
-			return pl_error_say(
-				err, -EBUSY,
-				"%s: another process %s this image; stop it, or serve "
-				"without the lock (lock=off) if you know that it is safe",
-				f->name, r->theirs >= REFUSED ? "bears no writer of" : "writes");
+			return pl_error_say(err, -EBUSY,
+					    "%s: it is in use: %s; lock=off serves it all the "
+					    "same, if you know "
+					    "that this is safe",
+					    f->name,
+					    r->theirs >= REFUSED
+						    ? "somebody reads it who bears no writer"
+						    : "somebody writes it");
 	}
 	return 0;
 }

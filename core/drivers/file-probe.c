@@ -87,6 +87,17 @@ file_probe_past(struct file *f)
 
 /* ---- geometry -------------------------------------------------------------------- */
 
+uint64_t
+file_size(const struct file *f)
+{
+	struct stat st;
+	uint64_t size;
+
+	if (f->block)
+		return ioctl(f->fd, BLKGETSIZE64, &size) == 0 ? size : 0;
+	return fstat(f->fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
 static int
 probe_block_device(struct file *f, struct pl_error *err)
 {

@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct file_channel {
@@ -160,9 +162,11 @@ explain_open(const struct file *f, int error, struct pl_error *err)
 				    "%s: the device is mounted or in use; lock=off serves it all "
 				    "the same",
 				    f->name);
+	if (error == -ENOENT) /* it was found a moment ago */
+		return pl_error_say(err, error, "%s: open by /proc/self/fd: is /proc mounted?",
+				    f->name);
 	if (!f->read_only && (error == -EACCES || error == -EROFS || error == -EPERM))
-		return pl_error_set(err, error,
-				    "%s: open for writing (can it be served read-only?)", f->name);
+		return pl_error_set(err, error, "%s: open for writing", f->name);
 	return pl_error_set(err, error, "%s: open", f->name);
 }
 
@@ -171,6 +175,7 @@ static int
 open_file(struct file *f, const struct file_params *p, int found, struct pl_error *err)
 {
 	bool exclusive = p->lock && !f->read_only;
+	struct statfs fs;
 	struct stat st;
 	int error;
 
@@ -178,6 +183,9 @@ open_file(struct file *f, const struct file_params *p, int found, struct pl_erro
 		return pl_error_set(err, -errno, "%s: stat", f->name);
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
 		return refuse_type(f->name, st.st_mode, err);
+	if (fstatfs(found, &fs) == 0 && (fs.f_type == PROC_SUPER_MAGIC || fs.f_type == SYSFS_MAGIC))
+		return pl_error_say(err, -EINVAL, "%s: is made up by the kernel, and no image",
+				    f->name);
 	f->block = S_ISBLK(st.st_mode);
 	f->fd = reopen(found, access_flags(f) | (f->block && exclusive ? O_EXCL : 0));
 	if (f->fd < 0) {
@@ -201,7 +209,7 @@ open_tail(struct file *f, struct pl_error *err)
 static void
 open_past(struct file *f)
 {
-	if (f->direct || f->read_only)
+	if (f->direct)
 		return;
 	f->past_fd = reopen(f->fd, O_RDWR | O_DIRECT);
 	if (f->past_fd >= 0)
@@ -232,7 +240,7 @@ declare(struct file *f, const struct file_params *p)
 		l->capabilities |= PL_CAP_ROTATIONAL;
 	if (cache_modes[p->cache].write_through)
 		l->capabilities |= PL_CAP_WRITE_THROUGH;
-	if (cache_modes[p->cache].promises) {
+	if (cache_modes[p->cache].promises && !f->read_only) {
 		l->capabilities |= PL_CAP_FLUSH;
 		open_past(f);
 		if (file_probe_fua(f, p, &why))
@@ -487,11 +495,9 @@ static void
 flush_done(struct pl_io *io, int64_t result)
 {
 	struct file *f = channel_of(pl_request_of(io))->file;
-	struct stat st;
 
-	if (result == 0 && !f->block &&
-	    (fstat(f->fd, &st) == -1 || (uint64_t)st.st_size < f->limits.geometry.size)) {
-		log_error("export %s: the file is shorter than it was at open", f->name);
+	if (result == 0 && file_size(f) < f->limits.geometry.size) {
+		log_error("export %s: it is shorter than it was at open", f->name);
 		result = -EIO;
 	}
 	part_io_done(io, result);

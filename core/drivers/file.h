@@ -30,6 +30,9 @@ struct file {
 
 /* ---- file-probe.c ---------------------------------------------------------------- */
 
+/* Its size now, 0 when that cannot be told. */
+uint64_t file_size(const struct file *f);
+
 /* Size, alignment and block sizes. Errors: what the calls say, with a sentence. */
 int file_probe_geometry(struct file *f, struct pl_error *err);
 

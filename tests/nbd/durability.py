@@ -294,6 +294,21 @@ def a_failed_sync_of_zeroes_and_trim_is_reported_to_them(server):
 
 
 @served
+def any_error_of_the_disk_reaches_the_client_and_harms_nobody(server):
+    """Also those that a client cannot be told by their own name, and the one that nbdkit
+    would take for an answer of its own kind."""
+    for errno in ("EOPNOTSUPP", "ENODEV", "ETIMEDOUT", "EPERM", "ENOMEM", "ENOSPC", "EAGAIN"):
+        with server(driver="fault", over="memory", size="1M", errno=errno, kind="any",
+                    repeat="forever") as s, nbdraw.connect(s.address) as c:
+            told = errno if errno in ("EPERM", "ENOMEM", "ENOSPC") else "EIO"
+            for flags in (0, FUA):
+                assert error_of(c.write, 1, b"x" * BLOCK, flags) in (told, "EIO"), errno
+                assert error_of(c.zero, 1, 3 * BLOCK, flags) in (told, "EIO"), errno
+            assert error_of(c.read, 0, BLOCK) == told, errno
+            assert s.alive(), s.said()
+
+
+@served
 def a_failed_native_write_fails_the_export(server):
     """Whether its data or the device's flush went wrong cannot be told."""
     image = server.image(MiB, fill=0xEE)

@@ -9,7 +9,7 @@ import mounts
 import nbdraw
 import tap
 from model import Model, exercise
-from nbdraw import FUA, NO_HOLE
+from nbdraw import FUA, NO_HOLE, error_of
 from server import served
 
 MiB = 1 << 20
@@ -98,6 +98,22 @@ def native_fua_beside_the_page_cache_of_a_device(server):
             model = Model(a, b"\xee" * MiB, tap.seed(), fua=0.3)
             for _ in range(150):
                 model.crowd([a, b], 120, 512)
+
+
+@served
+def a_device_that_shrinks_fails_the_next_flush(server):
+    """What was written behind its new end is gone."""
+    for mode in MODES:
+        path = server.image(2 * MiB, "shrinking", fill=0xEE)
+        with mounts.loop(path, 512) as device, server(device, cache=mode) as s, \
+                nbdraw.connect(s.address) as c:
+            c.write(MiB, b"x" * 4096)
+            os.truncate(path, MiB // 2)
+            mounts.run("losetup", "--set-capacity", device)
+            assert error_of(c.flush) == "EIO", mode
+            assert error_of(c.write, 0, b"x" * 4096, FUA) == "EIO", mode
+            assert c.read(0, 4096) == b"\xee" * 4096
+            assert s.alive(), s.said()
 
 
 @served

@@ -337,6 +337,7 @@ TEST(what_is_no_image_is_refused_with_its_name_and_why)
 	refused(-EINVAL, "/dev/null: is a character device", WORDS("path=/dev/null"), 0);
 	refused(-ENOENT, "a.img: open: No such file", WORDS("path=a.img"), 0);
 	refused(-ENOTDIR, "a.socket/x", WORDS("path=a.socket/x"), 0);
+	refused(-EINVAL, "/proc/self/mem: is made up", WORDS("path=/proc/self/mem"), 0);
 	refused(-EINVAL, "path=: expected path=FILE", WORDS("path="), 0);
 	close(s);
 }
@@ -348,7 +349,7 @@ TEST(an_image_that_another_one_writes_is_refused)
 	make_image("lock.img", 1 * MiB);
 	assert_eq(link("lock.img", "other.img"), 0);
 	assert_eq(try_export(WORDS("path=lock.img"), 0, &a, NULL), 0);
-	refused(-EBUSY, "lock.img: another process", WORDS("path=lock.img"), 0);
+	refused(-EBUSY, "lock.img: it is in use", WORDS("path=lock.img"), 0);
 	refused(-EBUSY, "other.img", WORDS("path=other.img"), 0);
 	refused(-EBUSY, "lock.img", WORDS("path=lock.img"), PL_OPEN_READ_ONLY);
 	assert_eq(try_export(WORDS("path=lock.img", "lock=off"), 0, &b, NULL), 0);

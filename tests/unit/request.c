@@ -161,6 +161,30 @@ TEST(a_request_of_many_thousand_parts_needs_no_more_stack)
 	}
 }
 
+TEST(a_native_fua_write_that_is_cut_short_goes_on)
+{
+	for_each_loop_kind (kind) {
+		static const char *const shorts[] = { "short=1", "short=512", "short=5000" };
+		FILE *image = fopen("short.img", "w");
+
+		assert_true(image != NULL && ftruncate(fileno(image), 1 << 20) == 0);
+		fclose(image);
+		for (unsigned i = 0; i < 3; i++) {
+			struct pl_counters n;
+			struct fixture f;
+
+			fixture_open(&f, kind, "driver=fault", "over=file", "path=short.img",
+				     "fua=native", "fault=short", shorts[i], "kind=write",
+				     "repeat=forever");
+			do_write_pattern(&f, 4 * KiB, 12 * KiB, i, PL_FUA);
+			check_pattern(&f, 4 * KiB, 12 * KiB, i);
+			pl_export_counters(f.ex, &n);
+			assert_eq(n.fua_native, 1);
+			fixture_close(&f);
+		}
+	}
+}
+
 TEST(a_write_through_export_makes_every_change_stable)
 {
 	FILE *image = fopen("through.img", "w");
