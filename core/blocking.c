@@ -102,7 +102,7 @@ thread_ring(void)
 		t->has_ring = error == 0;
 		t->no_ring = error != 0;
 		if (error != 0 && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-			log_warn("io_uring: %s: FUA writes cost a flush of the device more",
+			log_warn("io_uring: %s: FUA writes cost more from now on",
 				 strerror(-error));
 	}
 	return t->has_ring ? &t->ring : NULL;

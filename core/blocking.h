@@ -2,9 +2,10 @@
  * blocking.h - what a thread that blocks has of its own: a small ring, made when it is
  * first wanted, and a buffer.
  *
- * Operations are plain system calls, but for those that want the ring (pl_io.by_ring): on
- * a raw device the synchronous pwritev2(RWF_DSYNC) would add a flush to each FUA write
- * (see docs/HACKING.md, "Facts about the kernel").
+ * Operations are plain system calls, but for those that want the ring (pl_io.by_ring):
+ * direct writes that are to be stable. On a raw device the synchronous pwritev2(RWF_DSYNC)
+ * would add a flush to each; on a file it costs a third more of the thread's time (see
+ * docs/HACKING.md, "Facts about the kernel").
  */
 #ifndef PL_BLOCKING_H
 #define PL_BLOCKING_H

@@ -485,8 +485,7 @@ file_write(struct file_channel *c, struct pl_request *req)
 			io->fd = c->past_fd;
 			io->slot = c->past_slot;
 		}
-		/* A raw device would make a flush more of the synchronous call. */
-		io->by_ring = c->file->block;
+		io->by_ring = c->file->direct || c->past_fd >= 0;
 	}
 	pl_loop_io(c->loop, io);
 }

@@ -61,15 +61,19 @@ def calls_of(path):
     return calls
 
 
-TRACED = "trace=pwrite64,pwritev,pwritev2,fallocate,fdatasync,fsync,sendto"
+TRACED = ("trace=pwrite64,pwritev,pwritev2,fallocate,fdatasync,fsync,sendto,"
+          "io_uring_setup,io_uring_enter")
+# What goes through a ring cannot be seen. Where none can be had, the same is a system call.
+NO_RING = ("-e", "inject=io_uring_setup:error=ENOSYS")
 
 
 class Trace:
     """A server under strace, and what it did between one reply and the next."""
 
-    def __init__(self, server, image, *rules, **options):
+    def __init__(self, server, image, *rules, ring=False, **options):
         self.file, self.image = server.path("trace"), image
-        self.server = server(image, wrap=strace(self.file, "-e", TRACED, *rules), **options)
+        rules = ("-e", TRACED, *rules, *(() if ring else NO_RING))
+        self.server = server(image, wrap=strace(self.file, *rules), **options)
 
     def __enter__(self):
         self.server.__enter__()
@@ -159,6 +163,22 @@ def native_fua_is_one_dsync_write_and_no_flush(server):
         assert not syncs and not any(dsync(w) for w in writes), (mode, writes, syncs)
         for writes, syncs, reply in requests[6:]:
             assert_stable(writes, reply, syncs)
+
+
+@served(on=[Nbdkit])
+def native_fua_goes_through_a_ring_and_alone(server):
+    """What the ring does with it is seen in tests/guest."""
+    for mode in ("writeback", "none"):
+        image = server.image(4 * MiB, fill=0xEE)
+        with Trace(server, image, ring=True, cache=mode, fua="native") as t, \
+                nbdraw.connect(t.server.address) as c:
+            c.flush()
+            for n in range(5):
+                c.write(n * BLOCK, b"x" * BLOCK, FUA)
+        for writes, syncs, reply in t.requests(5):
+            rings = [r for r in t.calls if r.name == "io_uring_enter" and
+                     reply.begin - 20 < r.begin < reply.begin]
+            assert rings and not writes and not syncs, (mode, writes, syncs)
 
 
 @served(on=[Nbdkit])
