@@ -10,7 +10,8 @@
  *
  * What can go wrong: a flush fails. The kernel reports a lost page once, so neither a
  * second try nor the next group's flush may succeed: `current` and `next` get the error,
- * and the export is FAILED until it is opened again.
+ * and the export is FAILED until it is opened again. If something else has failed the
+ * export meanwhile, they get an error as well, whatever the flush says.
  */
 #include "commit.h"
 
@@ -94,6 +95,9 @@ commit_flush_done(struct pl_request *leader, int64_t result)
 	int error = (int)result;
 
 	pthread_mutex_lock(&c->lock);
+	/* A native FUA write may have failed the export since this flush was asked for. */
+	if (error == 0 && pl_export_failed(ex))
+		error = -EIO;
 	group = c->current;
 	c->current = NULL;
 	c->flushing = false;

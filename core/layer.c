@@ -174,8 +174,9 @@ layer_open_drivers(struct pl_layer *l, unsigned open_flags, struct pl_error *err
 		return error;
 	}
 	l->driver->limits(l->handle, &l->limits);
-	assert(l->limits.align > 0 && l->limits.mem_align > 0);
+	assert(l->limits.mem_align > 0 && l->limits.align >= l->limits.mem_align);
 	assert(l->limits.zero_align >= l->limits.align);
+	assert(l->limits.fua_align >= l->limits.fua_mem_align);
 	return 0;
 }
 

@@ -358,6 +358,7 @@ pl_loop_run(struct pl_loop *loop)
 	assert(!loop->blocking);
 	while (!loop_is_stopped(loop))
 		pl_loop_turn(loop);
+	loop_run_posted(loop); /* what was posted before the stop */
 }
 
 /* ---- making and ending ----------------------------------------------------------- */

@@ -321,7 +321,9 @@ void pl_request_submit(struct pl_channel *ch, struct pl_request *req);
 /*
  * Submits and waits: on a blocking loop the calling thread does the work or sleeps for
  * a shared flush; on another loop (its own thread, outside callbacks) the loop turns
- * meanwhile. Returns what on_done would get; on_done itself is not used.
+ * meanwhile. Returns what on_done would get; on_done itself is not used. A thread that has
+ * requests of its own in flight on a ring loop must not wait for a blocking loop: another
+ * caller's flush may be in its hands.
  */
 int pl_request_call(struct pl_channel *ch, struct pl_request *req);
 

@@ -25,10 +25,16 @@ pl_ranges_destroy(struct pl_ranges *r)
 }
 
 static bool
+range_overlaps(const struct pl_request *a, const struct pl_request *b)
+{
+	return a->range.start < b->range.end && b->range.start < a->range.end;
+}
+
+static bool
 range_conflicts(const struct pl_request *a, const struct pl_request *b)
 {
 	return (a->range.mode != b->range.mode || a->range.mode == PL_RANGE_ALONE) &&
-	       a->range.start < b->range.end && b->range.start < a->range.end;
+	       range_overlaps(a, b);
 }
 
 /* Whether req must wait: for who holds, or for who waits before it. */
@@ -90,14 +96,14 @@ pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint
 	return !wait;
 }
 
-/* Lets all go on who can. */
+/* Lets all go on who waited for no more than the range that was given back. */
 static void
-range_grant(struct pl_ranges *r)
+range_grant(struct pl_ranges *r, const struct pl_request *given)
 {
 	struct pl_request **at = &r->first, *req, *last = NULL;
 
 	while ((req = *at) != NULL) {
-		if (range_must_wait(r, req)) {
+		if (!range_overlaps(req, given) || range_must_wait(r, req)) {
 			last = req;
 			at = &req->link;
 			continue;
@@ -124,6 +130,6 @@ pl_ranges_give(struct pl_ranges *r, struct pl_request *req)
 	req->range.held = false;
 	r->count[req->range.mode]--;
 	if (r->first != NULL)
-		range_grant(r);
+		range_grant(r, req);
 	pthread_mutex_unlock(&r->lock);
 }

@@ -44,6 +44,7 @@ struct request_op {
 	unsigned needs; /* capabilities without which it is refused */
 	bool changes;   /* data: -EPERM on a read-only export */
 	bool data;      /* has an iov */
+	bool empty;     /* means something without a length */
 	int outside;    /* error for a range outside the device */
 };
 
@@ -54,7 +55,10 @@ static const struct request_op request_ops[PL_OPS] = {
 		       .changes = true,
 		       .data = true,
 		       .outside = -ENOSPC },
-	[PL_FLUSH] = { .start = flush_start, .needs = PL_CAP_FLUSH, .outside = -EINVAL },
+	[PL_FLUSH] = { .start = flush_start,
+		       .needs = PL_CAP_FLUSH,
+		       .empty = true,
+		       .outside = -EINVAL },
 	[PL_ZERO] = { .start = pl_zero_start,
 		      .flags = PL_FUA | PL_NO_HOLE | PL_FAST,
 		      .changes = true,
@@ -65,7 +69,7 @@ static const struct request_op request_ops[PL_OPS] = {
 		      .changes = true,
 		      .outside = -EINVAL },
 	[PL_CACHE] = { .start = cache_start, .needs = PL_CAP_CACHE, .outside = -EINVAL },
-	[PL_EXTENTS] = { .start = extents_start, .outside = -EINVAL },
+	[PL_EXTENTS] = { .start = extents_start, .empty = true, .outside = -EINVAL },
 };
 
 static uint64_t
@@ -334,7 +338,7 @@ request_start(struct pl_channel *ch, struct pl_request *req)
 	pl_sm_move(request_states, &req->state, REQ_ACTIVE);
 
 	error = request_check(ex, req);
-	if (error != 0 || (op->data && req->length == 0))
+	if (error != 0 || (req->length == 0 && !op->empty))
 		request_finish(req, error);
 	else
 		op->start(req);

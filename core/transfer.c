@@ -24,6 +24,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 static void transfer_step(struct pl_request *req);
@@ -145,8 +146,8 @@ plain_length(const struct pl_request *req)
 	length = piece_end(req, req->done_to, req->done_to + length) - req->done_to;
 	if (req->iov != NULL && !memory_aligned(req, mem_align_of(req)))
 		return 0;
-	/* Several pieces of memory are not taken apart. */
-	if (req->iovcnt > 1 && length != req->end - req->done_to)
+	/* Several pieces of memory are not taken apart, and the kernel takes so many. */
+	if (req->iovcnt > 1 && (length != req->end - req->done_to || req->iovcnt > IOV_MAX))
 		return 0;
 	return length;
 }

@@ -191,7 +191,7 @@ platter_get_ready(void)
 static bool
 name_is_plain(const char *name)
 {
-	return *name != '\0' && *name != '.' && strchr(name, '/') == NULL;
+	return name != NULL && *name != '\0' && *name != '.' && strchr(name, '/') == NULL;
 }
 
 static int
@@ -201,7 +201,8 @@ open_named(const char *name, int readonly, struct pl_export **ex, struct pl_erro
 	int error;
 
 	if (!name_is_plain(name))
-		return pl_error_say(err, -ENOENT, "'%s' is not the name of an export", name);
+		return pl_error_say(err, -ENOENT, "'%s' is not the name of an export",
+				    name != NULL ? name : "");
 	p = params_of(name, err);
 	if (p == NULL)
 		return err->code;

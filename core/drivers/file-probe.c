@@ -63,25 +63,33 @@ probe_alignment(int fd, uint32_t *align, uint32_t *mem_align)
 	}
 	if (!power_of_two(*align) || !power_of_two(*mem_align))
 		*align = *mem_align = try_alignment(fd);
+	*align = max(*align, *mem_align); /* blocks lie in memory one after the other */
+}
+
+/* In bytes. No folio of the page cache is larger than a huge page. */
+static uint32_t
+largest_folio(void)
+{
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
+	uint32_t size = 0;
+
+	if (file != NULL) {
+		if (fscanf(file, "%u", &size) != 1)
+			size = 0;
+		fclose(file);
+	}
+	return power_of_two(size) ? max(size, 2u << 20) : 2u << 20;
 }
 
 /*
  * A direct write drops what the page cache has of its range, by whole folios. If another
  * write makes a folio dirty meanwhile, it stays, with old data. So the two kinds keep out
- * of each other's folios, which have the size of a huge page at most.
+ * of each other's folios.
  */
 void
 file_probe_past(struct file *f)
 {
-	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
-	uint32_t window = 0;
-
-	if (file != NULL) {
-		if (fscanf(file, "%u", &window) != 1)
-			window = 0;
-		fclose(file);
-	}
-	f->limits.fua_window = power_of_two(window) ? max(window, 2u << 20) : 2u << 20;
+	f->limits.fua_window = f->folio;
 	probe_alignment(f->past_fd, &f->limits.fua_align, &f->limits.fua_mem_align);
 }
 
@@ -135,6 +143,7 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 	struct pl_geometry *g = &l->geometry;
 	int error;
 
+	f->folio = largest_folio();
 	l->align = l->mem_align = 1;
 	if (f->direct)
 		probe_alignment(f->fd, &l->align, &l->mem_align);
@@ -150,7 +159,7 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 	if (f->block)
 		l->zero_align = max(l->align, g->logical_block);
 	else if (f->direct)
-		l->zero_align = max(l->align, PAGE);
+		l->zero_align = max(l->align, (uint32_t)sysconf(_SC_PAGESIZE));
 	f->blocks_end = g->size & ~((uint64_t)l->align - 1);
 	l->tail = f->blocks_end == g->size ? g->size : g->size & ~((uint64_t)l->zero_align - 1);
 	return 0;

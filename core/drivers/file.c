@@ -417,20 +417,33 @@ prepare_discard(struct file_channel *c, struct pl_request *req, enum pl_io_kind 
 	return io;
 }
 
+/* For letting the page cache forget a part: it keeps a folio of which only a piece is named,
+ * so this names all of each. */
+static void
+name_folios(const struct file *f, const struct pl_part *part, uint64_t *offset, uint64_t *length)
+{
+	uint64_t mask = f->folio - 1;
+
+	*offset = part->offset & ~mask;
+	*length = ((part->offset + part->length + mask) & ~mask) - *offset;
+}
+
 /* What lies behind the last whole block, through the page cache. The page is read afresh,
  * and is clean afterwards: direct I/O on the rest of it finds no stale copy. */
 static int64_t
 tail_call(struct pl_io *io)
 {
 	struct pl_part *part = &pl_request_of(io)->part;
-	int fd = channel_of(pl_request_of(io))->file->tail_fd;
+	struct file *f = channel_of(pl_request_of(io))->file;
+	uint64_t offset, length;
 	ssize_t n;
 
-	posix_fadvise(fd, (off_t)part->offset, (off_t)part->length, POSIX_FADV_DONTNEED);
+	name_folios(f, part, &offset, &length);
+	posix_fadvise(f->tail_fd, (off_t)offset, (off_t)length, POSIX_FADV_DONTNEED);
 	if (part->op == PL_READ)
-		n = preadv(fd, part->iov, part->iovcnt, (off_t)part->offset);
+		n = preadv(f->tail_fd, part->iov, part->iovcnt, (off_t)part->offset);
 	else
-		n = pwritev2(fd, part->iov, part->iovcnt, (off_t)part->offset, RWF_DSYNC);
+		n = pwritev2(f->tail_fd, part->iov, part->iovcnt, (off_t)part->offset, RWF_DSYNC);
 	return n == -1 ? -errno : n;
 }
 
@@ -463,6 +476,7 @@ file_read(struct file_channel *c, struct pl_request *req)
 		return;
 	if ((req->part.flags & PL_FUA) != 0 && !c->file->direct) {
 		io = prepare(c, req, PL_IO_FADVISE);
+		name_folios(c->file, &req->part, &io->offset, &io->length);
 		io->mode = POSIX_FADV_DONTNEED;
 		io->done = read_pages_dropped;
 	} else {

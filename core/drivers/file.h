@@ -22,6 +22,7 @@ struct file {
 	int past_fd; /* past the page cache, for native FUA writes beside cached ones; or -1 */
 	bool block;  /* a block device */
 	bool direct, read_only;
+	uint32_t folio;      /* bytes: no piece of the page cache is larger */
 	uint64_t blocks_end; /* the size, down to a multiple of limits.align */
 	unsigned refused;    /* bit i: the i-th way to zero is not supported here; atomic */
 	bool no_trim;        /* atomic */

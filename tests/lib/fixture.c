@@ -95,15 +95,12 @@ fixture_close(struct fixture *f)
 }
 
 void
-test_file(char option[TEST_PATH], const char *name, uint64_t size)
+make_image(const char *path, uint64_t size)
 {
-	const char *dir = getenv("TMPDIR");
-	int fd;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-	snprintf(option, TEST_PATH, "path=%s/%s.%d", dir != NULL ? dir : "/tmp", name, getpid());
-	fd = open(option + strlen("path="), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd == -1 || ftruncate(fd, (off_t)size) == -1)
-		test_fail(__FILE__, __LINE__, "%s: %s", option, strerror(errno));
+		test_fail(__FILE__, __LINE__, "%s: %s", path, strerror(errno));
 	close(fd);
 }
 

@@ -60,9 +60,8 @@ void fixture_join(struct fixture *f, enum loop_kind kind, const struct fixture *
 /* Closes the channel and the loop, and the export unless it is another fixture's. */
 void fixture_close(struct fixture *f);
 
-/* Makes a sparse file in TMPDIR and puts "path=FILE" into option; the file is option + 5. */
-#define TEST_PATH 4096
-void test_file(char option[TEST_PATH], const char *name, uint64_t size);
+/* A sparse file in the current directory, which a case has to itself. */
+void make_image(const char *path, uint64_t size);
 
 /* For tests that make the core complain by the hundred. */
 void log_nothing(void);

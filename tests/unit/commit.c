@@ -1,4 +1,5 @@
 /* commit.c - one flush makes many writes durable, and one that fails fails them all. */
+#include "export.h"
 #include "fixture.h"
 #include "test.h"
 
@@ -131,6 +132,38 @@ TEST(a_native_fua_write_that_fails_fails_the_export_unless_room_was_lacking)
 		assert_eq(try_fill(&f, 0, 512, 1, PL_FUA), cases[i].expected);
 		assert_eq(pl_export_failed(f.ex), cases[i].fails);
 		assert_eq(try_fill(&f, 0, 512, 1, PL_FUA), cases[i].fails ? -EIO : 0);
+		fixture_close(&f);
+	}
+}
+
+/* FUA writes of two kinds on one export: an unaligned one waits for a flush, which is slow,
+ * while a native one fails. No later flush may say that all is well. */
+TEST(a_native_fua_write_that_fails_fails_who_waits_for_a_flush)
+{
+	for_each_loop_kind(kind)
+	{
+		static char data[4][4096];
+		struct fixture f;
+		struct batch b;
+
+		make_image("native.img", 1 * MiB);
+		fixture_open(&f, kind, "driver=fault", "over=fault,file", "path=native.img",
+			     "fua=native", "kind=flush", "fault=delay", "delay=50ms",
+			     "repeat=forever");
+		batch_start(&b, &f, 3);
+		batch_submit(&b, PL_FLUSH, 0, 0, 0, NULL);
+		usleep(10000);
+		batch_submit(&b, PL_WRITE, PL_FUA, 100, 100, data[0]);
+		if (kind == BLOCKING)
+			usleep(10000);
+		pl_export_fail(f.ex, "as a native write does", -EIO);
+		batch_wait(&b, 2);
+		batch_submit(&b, PL_FLUSH, 0, 0, 0, NULL);
+		batch_wait(&b, 3);
+		for (unsigned i = 0; i < 3; i++)
+			assert_eq(b.jobs[i].error, -EIO);
+		batch_end(&b);
+		assert_true(counters(&f).groups <= 1);
 		fixture_close(&f);
 	}
 }

@@ -678,15 +678,14 @@ TEST(nothing_acknowledged_is_lost_in_any_power_cut)
  * at once in one block, and the odd end goes its own way. */
 TEST(nothing_acknowledged_is_lost_around_the_blocks_of_a_file)
 {
-	char path[TEST_PATH];
 	uint64_t seed = test_seed();
 
-	test_file(path, "blocks", DISK_SIZE);
+	make_image("blocks.img", DISK_SIZE);
 	for_each_fua_kind(fua)
 	{
-		struct setup setup = { .words = WORDS("driver=powercut", "over=file", path,
-						      "cache=none", *fua),
-				       .file = path + strlen("path="),
+		struct setup setup = { .words = WORDS("driver=powercut", "over=file",
+						      "path=blocks.img", "cache=none", *fua),
+				       .file = "blocks.img",
 				       .size = DISK_SIZE,
 				       MANY_LOOPS };
 		struct tally tally = run_seeds(&setup, seed, 100);
@@ -694,7 +693,6 @@ TEST(nothing_acknowledged_is_lost_around_the_blocks_of_a_file)
 		assert_eq(tally.violations, 0);
 		assert_true(tally.cuts > 50);
 	}
-	unlink(path + strlen("path="));
 }
 
 TEST_SLOW(nothing_acknowledged_is_lost_in_20000_power_cuts)

@@ -272,15 +272,14 @@ TEST(short_transfers_are_continued)
 /* Where only whole blocks can be transferred, and the end is none. */
 TEST(short_transfers_of_whole_blocks_are_continued)
 {
-	char path[TEST_PATH];
 
 	for_each_loop_kind(kind)
 	{
 		char *data = test_alloc(20 * KiB);
 		struct fixture f;
 
-		test_file(path, "short", 20777);
-		fixture_open(&f, kind, "driver=fault", "over=file", path, "cache=none",
+		make_image("short.img", 20777);
+		fixture_open(&f, kind, "driver=fault", "over=file", "path=short.img", "cache=none",
 			     "fault=short", "short=5000", "repeat=forever");
 		pattern_fill(data, 20000, 777, 1);
 		transfer_in_three(&f, PL_WRITE, 777, 20000, data);
@@ -291,7 +290,6 @@ TEST(short_transfers_of_whole_blocks_are_continued)
 		check_bytes(&f, 0, 777, 0);
 		free(data);
 		fixture_close(&f);
-		unlink(path + strlen("path="));
 	}
 }
 

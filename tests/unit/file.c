@@ -22,15 +22,6 @@ static const struct mode {
 };
 #define MODES (sizeof modes / sizeof *modes)
 
-static void
-make_image(const char *path, uint64_t size)
-{
-	int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-
-	assert_true(fd != -1 && ftruncate(fd, (off_t)size) == 0);
-	close(fd);
-}
-
 /* Every block of it is written, on the disk and not only in the cache. */
 static void
 write_image(const char *path, uint64_t size)
@@ -287,6 +278,63 @@ TEST(the_option_fua_chooses_the_path_and_the_description_says_why)
 	make_image("fua.img", 1 * MiB);
 	check_path_of_fua("fua=auto", "cache=none", false, "never written");
 	check_path_of_fua("fua=auto", "cache=writeback", false, "never written");
+}
+
+/* What this process has had read from disks so far. */
+static uint64_t
+bytes_from_disks(void)
+{
+	FILE *io = fopen("/proc/self/io", "r");
+	char line[64];
+	unsigned long long bytes = 0;
+
+	assert_true(io != NULL);
+	while (fgets(line, sizeof line, io) != NULL)
+		sscanf(line, "read_bytes: %llu", &bytes);
+	fclose(io);
+	return bytes;
+}
+
+static bool
+comes_from_a_disk(const char *path, void *data)
+{
+	uint64_t before = bytes_from_disks();
+	int fd = open(path, O_RDONLY);
+
+	assert_true(fd != -1);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	assert_eq(pread(fd, data, 4096, 0), 4096);
+	close(fd);
+	return bytes_from_disks() > before;
+}
+
+TEST(a_read_with_fua_reads_the_medium_and_not_the_cache)
+{
+	static const uint64_t lengths[] = { 512, 4096, 100000 };
+	char *data = test_alloc(100000);
+
+	write_image("medium.img", 4 * MiB);
+	if (!comes_from_a_disk("medium.img", data))
+		test_skip("files here lie on no disk: set TMPDIR to a place where they do");
+	for_each_loop_kind(kind)
+	{
+		struct fixture f;
+
+		fixture_open(&f, kind, "path=medium.img");
+		for (unsigned i = 0; i < 3; i++) {
+			uint64_t before;
+
+			do_read(&f, 0, 100000, data); /* it is in the cache now */
+			before = bytes_from_disks();
+			do_read(&f, 0, lengths[i], data);
+			assert_eq(bytes_from_disks(), before);
+			assert_eq(try_read(&f, 0, lengths[i], data, PL_FUA), 0);
+			assert_true(bytes_from_disks() >= before + lengths[i]);
+			assert_filled(data, 0x77, lengths[i]);
+		}
+		fixture_close(&f);
+	}
+	free(data);
 }
 
 /* ---- what goes wrong ------------------------------------------------------------- */

@@ -199,3 +199,27 @@ TEST(work_posted_by_another_thread_runs_though_the_loop_sleeps)
 	assert_eq(m.received, 1000);
 	pl_loop_free(m.loop);
 }
+
+static unsigned ran;
+
+static void
+count_run(struct pl_work *work)
+{
+	(void)work;
+	ran++;
+}
+
+TEST(work_posted_before_the_stop_is_done_before_the_loop_ends)
+{
+	struct pl_work work[3] = { { .run = count_run },
+				   { .run = count_run },
+				   { .run = count_run } };
+	struct pl_loop *loop = ring_loop();
+
+	for (unsigned i = 0; i < 3; i++)
+		pl_loop_post(loop, &work[i]);
+	pl_loop_stop(loop);
+	pl_loop_run(loop);
+	assert_eq(ran, 3);
+	pl_loop_free(loop);
+}

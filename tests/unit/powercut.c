@@ -283,11 +283,12 @@ TEST(the_crash_image_is_in_the_file_below)
 	log_nothing();
 	for (unsigned seed = 0; seed < 40; seed++) {
 		struct fixture f;
-		char path[TEST_PATH], word[32];
+		char word[32];
 
 		snprintf(word, sizeof word, "seed=%u", seed);
-		test_file(path, "crash", 1 * MiB);
-		fixture_open(&f, BLOCKING, "driver=powercut", "over=file", path, "cut=4", word);
+		make_image("crash.img", 1 * MiB);
+		fixture_open(&f, BLOCKING, "driver=powercut", "over=file", "path=crash.img",
+			     "cut=4", word);
 		do_write(&f, 0, 4 * KiB, 0xaa, PL_FUA);
 		do_write(&f, 4 * KiB, 4 * KiB, 0xbb, 0);
 		do_write(&f, 8 * KiB, 4 * KiB, 0xcc, PL_FUA);
@@ -296,7 +297,7 @@ TEST(the_crash_image_is_in_the_file_below)
 
 		unsigned char got[8 * KiB];
 
-		fixture_open(&f, BLOCKING, "driver=file", path);
+		fixture_open(&f, BLOCKING, "driver=file", "path=crash.img");
 		check_bytes(&f, 0, 4 * KiB, 0xaa);
 		do_read(&f, 4 * KiB, 8 * KiB, got);
 		for (unsigned i = 0; i < 4 * KiB; i++) {
@@ -306,7 +307,6 @@ TEST(the_crash_image_is_in_the_file_below)
 		lost += got[0] == 0;
 		kept += got[0] == 0xbb;
 		fixture_close(&f);
-		unlink(path + 5);
 	}
 	assert_true(lost > 5 && kept > 5);
 }
@@ -314,23 +314,21 @@ TEST(the_crash_image_is_in_the_file_below)
 TEST(a_clean_close_loses_nothing)
 {
 	struct fixture f;
-	char path[TEST_PATH];
 
-	test_file(path, "close", 100001);
-	fixture_open(&f, RING, "driver=powercut", "over=file", path);
+	make_image("close.img", 100001);
+	fixture_open(&f, RING, "driver=powercut", "over=file", "path=close.img");
 	do_write_pattern(&f, 0, 100001, 1, 0);
 	do_zero(&f, 1000, 50000, 0);
 	do_write_pattern(&f, 2000, 3000, 2, 0);
 	fixture_close(&f);
 
-	fixture_open(&f, RING, "driver=file", path);
+	fixture_open(&f, RING, "driver=file", "path=close.img");
 	check_pattern(&f, 0, 1000, 1);
 	check_bytes(&f, 1000, 1000, 0);
 	check_pattern(&f, 2000, 3000, 2);
 	check_bytes(&f, 5000, 46000, 0);
 	check_pattern(&f, 51000, 100001 - 51000, 1);
 	fixture_close(&f);
-	unlink(path + 5);
 }
 
 /* ---- when below fails

@@ -6,15 +6,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void
-make_image(const char *path, off_t size)
-{
-	FILE *image = fopen(path, "w");
-
-	assert_true(image != NULL && ftruncate(fileno(image), size) == 0);
-	fclose(image);
-}
-
 struct neighbour {
 	const struct fixture *first;
 	enum loop_kind kind;
@@ -55,7 +46,7 @@ run_neighbours(const char *cache, const char *fua, unsigned bytes, uint64_t size
 	pthread_t threads[WRITERS];
 	struct fixture f;
 
-	make_image("range.img", (off_t)size);
+	make_image("range.img", size);
 	fixture_open(&f, BLOCKING, "path=range.img", cache, fua);
 	for (unsigned i = 0; i < WRITERS; i++) {
 		n[i] = (struct neighbour){ &f,    i % 3 == 0 ? RING : BLOCKING, i, WRITERS, bytes,
@@ -70,7 +61,6 @@ run_neighbours(const char *cache, const char *fua, unsigned bytes, uint64_t size
 		check_bytes(&f, at, bytes, (unsigned char)(rounds + owner));
 	}
 	fixture_close(&f);
-	unlink("range.img");
 }
 
 /* Parts of one sector, sectors of one page, and sizes that match neither. */
@@ -107,6 +97,23 @@ TEST_SLOW(writes_past_the_cache_and_through_it_never_lose_each_others_for_long)
 	}
 }
 
+/* Whoever waits, waits for those in his way; thousands elsewhere cost him nothing. */
+TEST(thousands_who_wait_are_served_in_time)
+{
+	enum { COUNT = 3000 };
+	static char data[100];
+	struct fixture f;
+	struct batch b;
+
+	make_image("spread.img", 8 << 20);
+	fixture_open(&f, RING, "path=spread.img", "cache=none");
+	batch_start(&b, &f, COUNT);
+	for (unsigned i = 0; i < COUNT; i++)
+		batch_submit(&b, PL_WRITE, 0, i % (COUNT / 2) * 4096 + 7, sizeof data, data);
+	batch_end(&b);
+	fixture_close(&f);
+}
+
 TEST(requests_that_overlap_are_all_done)
 {
 	for_each_loop_kind(kind)
@@ -127,6 +134,5 @@ TEST(requests_that_overlap_are_all_done)
 			assert_eq(b.jobs[i].error, 0);
 		batch_end(&b);
 		fixture_close(&f);
-		unlink("overlap.img");
 	}
 }

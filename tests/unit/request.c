@@ -116,21 +116,19 @@ TEST(memory_in_many_pieces_is_read_and_written_in_order)
 		static const char *const modes[] = { "cache=writeback", "cache=none" };
 
 		for (unsigned mode = 0; mode < 2; mode++) {
-			enum { PIECES = 37, BYTES = 37 * 999 };
+			enum { PIECES = 1337, BYTES = PIECES * 99 };
 			struct fixture f;
 			struct iovec iov[PIECES];
 			char *data = test_alloc(BYTES), *back = test_alloc(BYTES);
 			struct pl_request req;
-			FILE *image = fopen("pieces.img", "w");
 
-			assert_true(image != NULL && ftruncate(fileno(image), 1 << 20) == 0);
-			fclose(image);
+			make_image("pieces.img", 1 * MiB);
 			fixture_open(&f, kind, "path=pieces.img", modes[mode]);
 			pattern_fill(data, BYTES, 777, mode);
 			for (int write = 1; write >= 0; write--) {
 				for (int i = 0; i < PIECES; i++)
-					iov[i] = (struct iovec){ (write ? data : back) + i * 999,
-								 999 };
+					iov[i] = (struct iovec){ (write ? data : back) + i * 99,
+								 99 };
 				req = (struct pl_request){ .op = write ? PL_WRITE : PL_READ,
 							   .offset = 777,
 							   .length = BYTES,
@@ -140,7 +138,6 @@ TEST(memory_in_many_pieces_is_read_and_written_in_order)
 			}
 			assert_mem(back, data, BYTES);
 			fixture_close(&f);
-			unlink("pieces.img");
 			free(data);
 			free(back);
 		}
@@ -163,12 +160,11 @@ TEST(a_request_of_many_thousand_parts_needs_no_more_stack)
 
 TEST(a_native_fua_write_that_is_cut_short_goes_on)
 {
-	for_each_loop_kind (kind) {
+	for_each_loop_kind(kind)
+	{
 		static const char *const shorts[] = { "short=1", "short=512", "short=5000" };
-		FILE *image = fopen("short.img", "w");
 
-		assert_true(image != NULL && ftruncate(fileno(image), 1 << 20) == 0);
-		fclose(image);
+		make_image("short.img", 1 * MiB);
 		for (unsigned i = 0; i < 3; i++) {
 			struct pl_counters n;
 			struct fixture f;
@@ -187,12 +183,10 @@ TEST(a_native_fua_write_that_is_cut_short_goes_on)
 
 TEST(a_write_through_export_makes_every_change_stable)
 {
-	FILE *image = fopen("through.img", "w");
 	struct fixture f;
 	struct pl_counters n;
 
-	assert_true(image != NULL && ftruncate(fileno(image), 1 << 20) == 0);
-	fclose(image);
+	make_image("through.img", 1 * MiB);
 	fixture_open(&f, BLOCKING, "path=through.img", "cache=writethrough");
 	do_write(&f, 0, 4 * KiB, 1, 0);
 	do_zero(&f, 4 * KiB, 4 * KiB, 0);
