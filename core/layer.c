@@ -228,13 +228,17 @@ pl_layer_name(const struct pl_layer *l)
 int
 pl_layer_attach(struct pl_layer *l, struct pl_loop *loop, void **state, struct pl_error *err)
 {
-	return l->driver->attach(l->handle, loop, state, err);
+	if (l->driver->attach != NULL)
+		return l->driver->attach(l->handle, loop, state, err);
+	*state = l->handle;
+	return 0;
 }
 
 void
 pl_layer_detach(struct pl_layer *l, void *state)
 {
-	l->driver->detach(state);
+	if (l->driver->detach != NULL)
+		l->driver->detach(state);
 }
 
 void

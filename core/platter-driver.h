@@ -92,7 +92,7 @@ struct pl_driver {
 	void (*limits)(void *handle, struct pl_driver_limits *out); /* once, after open */
 	const char *(*name_of)(void *handle); /* for people; NULL: the driver's name */
 
-	/* Per channel. */
+	/* Per channel. Both may be NULL: the state is then the handle. */
 	int (*attach)(void *handle, struct pl_loop *loop, void **state, struct pl_error *err);
 	void (*detach)(void *state);
 

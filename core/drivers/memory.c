@@ -372,21 +372,6 @@ memory_limits(void *handle, struct pl_driver_limits *out)
 	};
 }
 
-static int
-memory_attach(void *handle, struct pl_loop *loop, void **state, struct pl_error *err)
-{
-	(void)loop;
-	(void)err;
-	*state = handle;
-	return 0;
-}
-
-static void
-memory_detach(void *state)
-{
-	(void)state;
-}
-
 const struct pl_driver pl_driver_memory = {
 	.name = "memory",
 	.help = "a sparse disk in RAM, gone when it is closed",
@@ -395,7 +380,5 @@ const struct pl_driver pl_driver_memory = {
 	.open = memory_open,
 	.close = memory_close,
 	.limits = memory_limits,
-	.attach = memory_attach,
-	.detach = memory_detach,
 	.submit = memory_submit,
 };

@@ -74,21 +74,6 @@ null_limits(void *handle, struct pl_driver_limits *out)
 	};
 }
 
-static int
-null_attach(void *handle, struct pl_loop *loop, void **state, struct pl_error *err)
-{
-	(void)loop;
-	(void)err;
-	*state = handle;
-	return 0;
-}
-
-static void
-null_detach(void *state)
-{
-	(void)state;
-}
-
 const struct pl_driver pl_driver_null = {
 	.name = "null",
 	.help = "a size without bytes: reads zeroes, forgets what is written",
@@ -97,7 +82,5 @@ const struct pl_driver pl_driver_null = {
 	.open = null_open,
 	.close = free,
 	.limits = null_limits,
-	.attach = null_attach,
-	.detach = null_detach,
 	.submit = null_submit,
 };
