@@ -58,20 +58,6 @@ thread_get(void)
 	return t;
 }
 
-/* A thread leaves its buffer and its ring behind when it ends; threads that outlive this
- * code (a plugin that is unloaded) must not come back to it. */
-static __attribute__((__destructor__)) void
-thread_forget(void)
-{
-	if (!thread_key_made)
-		return;
-	struct thread *t = pthread_getspecific(thread_key);
-
-	if (t != NULL)
-		thread_end(t);
-	pthread_key_delete(thread_key);
-}
-
 char *
 pl_blocking_buffer(void)
 {

@@ -293,7 +293,7 @@ struct pl_request {
 	struct {
 		uint64_t start, end;
 		unsigned mode;
-		bool held;
+		bool held, listed;
 		struct pl_request *prev, *next;
 	} range;
 	struct {

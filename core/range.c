@@ -1,9 +1,13 @@
 /*
  * range.c - keep writes apart that would spoil each other.
  *
- * While nobody holds or wants a range of another mode, taking one is a list insertion. A
- * request that must wait keeps its place: later ones that overlap it wait behind it, so
- * that neither kind starves the other.
+ * The good path: all are SHARED, and are only counted. One that is not sets `strict`: it
+ * waits until those that were counted are through, while those that come now, like itself,
+ * are in a list with their ranges. Either side writes its own counter before it reads the
+ * other's, so one of them sees the other.
+ *
+ * A request that must wait keeps its place: later ones that overlap it wait behind it, so
+ * that no kind starves another.
  */
 #include "range.h"
 
@@ -20,7 +24,7 @@ pl_ranges_init(struct pl_ranges *r)
 void
 pl_ranges_destroy(struct pl_ranges *r)
 {
-	assert(r->held == NULL && r->first == NULL);
+	assert(r->held == NULL && r->first == NULL && r->fast == 0);
 	pthread_mutex_destroy(&r->lock);
 }
 
@@ -43,6 +47,8 @@ range_must_wait(const struct pl_ranges *r, const struct pl_request *req)
 {
 	unsigned others = 0;
 
+	if (req->range.mode != PL_RANGE_SHARED && __atomic_load_n(&r->fast, __ATOMIC_SEQ_CST) != 0)
+		return true;
 	for (unsigned mode = 0; mode <= PL_RANGE_ALONE; mode++)
 		others += mode != req->range.mode || mode == PL_RANGE_ALONE ? r->count[mode] : 0;
 	if (others == 0)
@@ -61,12 +67,55 @@ range_must_wait(const struct pl_ranges *r, const struct pl_request *req)
 static void
 range_hold(struct pl_ranges *r, struct pl_request *req)
 {
-	req->range.held = true;
+	req->range.held = req->range.listed = true;
 	req->range.prev = NULL;
 	req->range.next = r->held;
 	if (r->held != NULL)
 		r->held->range.prev = req;
 	r->held = req;
+}
+
+/* Lets all go on who waited for no more than the range that was given back, or, without one,
+ * for those that were only counted. */
+static void
+range_grant(struct pl_ranges *r, const struct pl_request *given)
+{
+	struct pl_request **at = &r->first, *req, *last = NULL;
+
+	while ((req = *at) != NULL) {
+		if ((given != NULL && !range_overlaps(req, given)) || range_must_wait(r, req)) {
+			last = req;
+			at = &req->link;
+			continue;
+		}
+		*at = req->link;
+		range_hold(r, req);
+		pl_request_resume(req, req->resume);
+	}
+	r->last = last;
+}
+
+static void
+fast_give(struct pl_ranges *r)
+{
+	if (__atomic_sub_fetch(&r->fast, 1, __ATOMIC_SEQ_CST) != 0 ||
+	    __atomic_load_n(&r->strict, __ATOMIC_SEQ_CST) == 0)
+		return;
+	pthread_mutex_lock(&r->lock);
+	range_grant(r, NULL);
+	pthread_mutex_unlock(&r->lock);
+}
+
+static bool
+fast_take(struct pl_ranges *r)
+{
+	if (__atomic_load_n(&r->strict, __ATOMIC_RELAXED) != 0)
+		return false;
+	__atomic_fetch_add(&r->fast, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&r->strict, __ATOMIC_SEQ_CST) == 0)
+		return true;
+	fast_give(r);
+	return false;
 }
 
 bool
@@ -78,8 +127,15 @@ pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint
 	req->range.start = start;
 	req->range.end = end;
 	req->range.mode = mode;
+	req->range.listed = false;
+	if (mode == PL_RANGE_SHARED && fast_take(r)) {
+		req->range.held = true;
+		return true;
+	}
 	pthread_mutex_lock(&r->lock);
 	r->count[mode]++;
+	if (mode != PL_RANGE_SHARED)
+		__atomic_fetch_add(&r->strict, 1, __ATOMIC_SEQ_CST);
 	wait = range_must_wait(r, req);
 	if (wait) {
 		req->resume = resume;
@@ -96,30 +152,16 @@ pl_ranges_take(struct pl_ranges *r, struct pl_request *req, uint64_t start, uint
 	return !wait;
 }
 
-/* Lets all go on who waited for no more than the range that was given back. */
-static void
-range_grant(struct pl_ranges *r, const struct pl_request *given)
-{
-	struct pl_request **at = &r->first, *req, *last = NULL;
-
-	while ((req = *at) != NULL) {
-		if (!range_overlaps(req, given) || range_must_wait(r, req)) {
-			last = req;
-			at = &req->link;
-			continue;
-		}
-		*at = req->link;
-		range_hold(r, req);
-		pl_request_resume(req, req->resume);
-	}
-	r->last = last;
-}
-
 void
 pl_ranges_give(struct pl_ranges *r, struct pl_request *req)
 {
 	if (!req->range.held)
 		return;
+	req->range.held = false;
+	if (!req->range.listed) {
+		fast_give(r);
+		return;
+	}
 	pthread_mutex_lock(&r->lock);
 	if (req->range.prev != NULL)
 		req->range.prev->range.next = req->range.next;
@@ -127,8 +169,9 @@ pl_ranges_give(struct pl_ranges *r, struct pl_request *req)
 		r->held = req->range.next;
 	if (req->range.next != NULL)
 		req->range.next->range.prev = req->range.prev;
-	req->range.held = false;
 	r->count[req->range.mode]--;
+	if (req->range.mode != PL_RANGE_SHARED)
+		__atomic_fetch_sub(&r->strict, 1, __ATOMIC_SEQ_CST);
 	if (r->first != NULL)
 		range_grant(r, req);
 	pthread_mutex_unlock(&r->lock);

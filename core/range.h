@@ -20,10 +20,14 @@ enum pl_range_mode {
 };
 
 struct pl_ranges {
+	/* While strict is 0, whoever is SHARED is only counted, in fast. Atomic. */
+	unsigned fast;   /* SHARED ones that hold and are in no list */
+	unsigned strict; /* PAST and ALONE ones that hold or want */
+
 	pthread_mutex_t lock;
 	struct pl_request *held;            /* any order */
 	struct pl_request *first, *last;    /* who waits, oldest first */
-	unsigned count[PL_RANGE_ALONE + 1]; /* held or wanted, by mode */
+	unsigned count[PL_RANGE_ALONE + 1]; /* held or wanted by those in a list, by mode */
 };
 
 void pl_ranges_init(struct pl_ranges *r);
