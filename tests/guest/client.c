@@ -9,10 +9,9 @@
  * device was asked for before the client was answered. Writes carry a pattern made
  * of the offset; `read` compares with it. Exit status: 0 every reply was good and
  * every byte as written, 1 not, 2 could not run.
- *
- * Source: NBD proto.md, "Newstyle negotiation" and "Transmission".
  */
-#include <endian.h>
+#include "wire.h"
+
 #include <err.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -27,32 +26,18 @@
 #define MAX_LENGTH   (1u << 20)
 #define MAX_TOGETHER 64
 
-enum { FLAG_FUA = 1, OPT_EXPORT_NAME = 1, CLIENT_NO_ZEROES = 3 };
-
 static const struct {
 	const char *name;
 	uint16_t type;
 	bool sends, receives;
 } commands[] = {
-	{ .name = "read", .type = 0, .receives = true },
-	{ .name = "write", .type = 1, .sends = true },
-	{ .name = "flush", .type = 3 },
-	{ .name = "trim", .type = 4 },
-	{ .name = "zero", .type = 6 },
+	{ .name = "read", .type = CMD_READ, .receives = true },
+	{ .name = "write", .type = CMD_WRITE, .sends = true },
+	{ .name = "flush", .type = CMD_FLUSH },
+	{ .name = "trim", .type = CMD_TRIM },
+	{ .name = "zero", .type = CMD_WRITE_ZEROES },
 };
 #define COMMANDS (int)(sizeof(commands) / sizeof(commands[0]))
-
-struct request {
-	uint32_t magic;
-	uint16_t flags, type;
-	uint64_t cookie, offset;
-	uint32_t length;
-} __attribute__((packed));
-
-struct reply {
-	uint32_t magic, error;
-	uint64_t cookie;
-} __attribute__((packed));
 
 /* What waits for its reply; the cookie is the place in the array. */
 static struct sent {
@@ -98,34 +83,20 @@ put(const void *from, size_t length)
 static void
 connect_to(const char *path)
 {
+	const struct choice choice = choose_default_export();
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	struct {
-		uint64_t magic, version;
-		uint16_t flags;
-	} __attribute__((packed)) hello;
-	struct {
-		uint32_t client_flags;
-		uint64_t version;
-		uint32_t option, length;
-	} __attribute__((packed)) want = {
-		.client_flags = htobe32(CLIENT_NO_ZEROES),
-		.version = htobe64(0x49484156454f5054),
-		.option = htobe32(OPT_EXPORT_NAME),
-	};
-	struct {
-		uint64_t size;
-		uint16_t flags;
-	} __attribute__((packed)) export;
+	struct greeting greeting;
+	struct chosen chosen;
 
 	snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
 	sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (sock == -1 || connect(sock, (struct sockaddr *)&to, sizeof(to)) == -1)
 		err(2, "%s", path);
-	get(&hello, sizeof(hello));
-	if (be64toh(hello.magic) != 0x4e42444d41474943 || hello.version != want.version)
+	get(&greeting, sizeof(greeting));
+	if (!is_newstyle(&greeting))
 		errx(2, "%s: not an NBD server", path);
-	put(&want, sizeof(want));
-	get(&export, sizeof(export));
+	put(&choice, sizeof(choice));
+	get(&chosen, sizeof(chosen));
 }
 
 /* No two 512-byte sectors of a disk look alike. */
@@ -144,7 +115,7 @@ static void
 send_request(const char *text)
 {
 	static uint8_t data[MAX_LENGTH];
-	struct request rq = { .magic = htobe32(0x25609513), .cookie = htobe64(sent_count) };
+	struct request rq = { .magic = htobe32(REQUEST_MAGIC), .cookie = htobe64(sent_count) };
 	struct sent *s = &sent[sent_count];
 	unsigned long long offset = 0;
 	unsigned length = 0;
@@ -157,7 +128,7 @@ send_request(const char *text)
 	plus = strchr(name, '+');
 	if (plus != NULL) {
 		*plus = '\0';
-		rq.flags = htobe16(FLAG_FUA);
+		rq.flags = htobe16(CMD_FLAG_FUA);
 	}
 	*s = (struct sent){ .text = text, .offset = offset, .length = length };
 	while (strcmp(commands[s->command].name, name) != 0)
@@ -183,7 +154,7 @@ receive_reply(void)
 	const struct sent *s;
 
 	get(&reply, sizeof(reply));
-	if (be32toh(reply.magic) != 0x67446698 || be64toh(reply.cookie) >= sent_count)
+	if (be32toh(reply.magic) != REPLY_MAGIC || be64toh(reply.cookie) >= sent_count)
 		errx(2, "the reply is no reply");
 	s = &sent[be64toh(reply.cookie)];
 	if (trace != -1)

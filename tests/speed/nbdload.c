@@ -10,7 +10,8 @@
  *
  * Source: NBD proto.md, "Newstyle negotiation" and "Transmission"; simple replies only.
  */
-#include <endian.h>
+#include "wire.h"
+
 #include <err.h>
 #include <errno.h>
 #include <netdb.h>
@@ -31,22 +32,6 @@
 #define RECEIVE_BUFFER (512u * 1024)
 #define MAX_DEPTH      512 /* a request and its data are two of sendmsg(2)'s 1024 pieces */
 #define MAX_CONNS      64
-
-enum { CMD_READ = 0, CMD_WRITE = 1, CMD_DISC = 2, CMD_FLUSH = 3, CMD_FLAG_FUA = 1 };
-enum { CAN_FLUSH = 1 << 2, CAN_FUA = 1 << 3 };
-enum { OPT_EXPORT_NAME = 1, CLIENT_NO_ZEROES = 3 };
-
-struct request {
-	uint32_t magic;
-	uint16_t flags, type;
-	uint64_t cookie, offset;
-	uint32_t length;
-} __attribute__((packed));
-
-struct reply {
-	uint32_t magic, error;
-	uint64_t cookie;
-} __attribute__((packed));
 
 /* ---- options --------------------------------------------------------------------- */
 
@@ -301,7 +286,7 @@ replied(struct conn *c, const struct reply *reply, uint64_t time)
 	int at = __atomic_load_n(&phase, __ATOMIC_RELAXED);
 	struct slot *s;
 
-	if (reply->magic != htobe32(0x67446698) || number >= qd)
+	if (reply->magic != htobe32(REPLY_MAGIC) || number >= qd)
 		errx(1, "the server sent what is no reply");
 	s = &c->slots[number];
 	if (reply->error != 0)
@@ -348,10 +333,10 @@ static void *
 run(void *arg)
 {
 	struct conn *c = arg;
-	struct request end = { .magic = htobe32(0x25609513), .type = htobe16(CMD_DISC) };
+	struct request end = { .magic = htobe32(REQUEST_MAGIC), .type = htobe16(CMD_DISC) };
 
 	for (unsigned i = 0; i < qd; i++) {
-		c->slots[i].request.magic = htobe32(0x25609513);
+		c->slots[i].request.magic = htobe32(REQUEST_MAGIC);
 		c->slots[i].request.cookie = htobe64(i);
 		c->slots[i].request.flags = htobe16(sync_by == SYNC_FUA ? CMD_FLAG_FUA : 0);
 		issue(c, &c->slots[i], now(CLOCK_MONOTONIC));
@@ -423,35 +408,21 @@ get(int fd, void *to, size_t length)
 static uint64_t
 handshake(int fd)
 {
-	struct {
-		uint64_t magic, version;
-		uint16_t flags;
-	} __attribute__((packed)) hello;
-	struct {
-		uint32_t client_flags;
-		uint64_t version;
-		uint32_t option, length;
-	} __attribute__((packed)) want = {
-		.client_flags = htobe32(CLIENT_NO_ZEROES),
-		.version = htobe64(0x49484156454f5054),
-		.option = htobe32(OPT_EXPORT_NAME),
-	};
-	struct {
-		uint64_t size;
-		uint16_t flags;
-	} __attribute__((packed)) export;
+	const struct choice choice = choose_default_export();
+	struct greeting greeting;
+	struct chosen chosen;
 
-	get(fd, &hello, sizeof(hello));
-	if (be64toh(hello.magic) != 0x4e42444d41474943 || hello.version != want.version)
+	get(fd, &greeting, sizeof(greeting));
+	if (!is_newstyle(&greeting))
 		errx(1, "this is not an NBD server");
-	if (send(fd, &want, sizeof(want), MSG_NOSIGNAL) != (ssize_t)sizeof(want))
+	if (send(fd, &choice, sizeof(choice), MSG_NOSIGNAL) != (ssize_t)sizeof(choice))
 		err(1, "send");
-	get(fd, &export, sizeof(export));
-	if (sync_by == SYNC_FUA && (be16toh(export.flags) & CAN_FUA) == 0)
+	get(fd, &chosen, sizeof(chosen));
+	if (sync_by == SYNC_FUA && (be16toh(chosen.flags) & CAN_FUA) == 0)
 		errx(1, "the server does not offer FUA");
-	if (sync_by == SYNC_FLUSH && (be16toh(export.flags) & CAN_FLUSH) == 0)
+	if (sync_by == SYNC_FLUSH && (be16toh(chosen.flags) & CAN_FLUSH) == 0)
 		errx(1, "the server does not offer FLUSH");
-	return be64toh(export.size);
+	return be64toh(chosen.size);
 }
 
 /* Random offsets fall anywhere; in sequence each connection has a part of its own. */
