@@ -1,6 +1,7 @@
 /* layer.c - opened drivers, one over the other, as the options ask. */
 #include "layer.h"
 
+#include "iov.h"
 #include "option.h"
 
 #include <assert.h>
@@ -255,24 +256,6 @@ call_part_done(struct pl_request *req, int64_t result)
 	*(int64_t *)req->user = result;
 }
 
-static void
-iov_advance(struct pl_part *part, uint64_t n)
-{
-	part->offset += n;
-	part->length -= n;
-	while (n > 0) {
-		uint64_t take = n < part->iov->iov_len ? n : part->iov->iov_len;
-
-		part->iov->iov_base = (char *)part->iov->iov_base + take;
-		part->iov->iov_len -= take;
-		n -= take;
-		if (part->iov->iov_len == 0 && part->iovcnt > 1) {
-			part->iov++;
-			part->iovcnt--;
-		}
-	}
-}
-
 int
 pl_layer_call(struct pl_layer *l, void *state, struct pl_part *part)
 {
@@ -289,6 +272,8 @@ pl_layer_call(struct pl_layer *l, void *state, struct pl_part *part)
 			return 0;
 		if (result == 0)
 			return part->op == PL_READ ? -EIO : -ENOSPC;
-		iov_advance(part, (uint64_t)result);
+		part->offset += (uint64_t)result;
+		part->length -= (uint64_t)result;
+		pl_iov_advance(&part->iov, &part->iovcnt, (uint64_t)result);
 	}
 }

@@ -18,6 +18,7 @@
 
 #include "blocking.h"
 #include "channel.h"
+#include "iov.h"
 #include "loop.h"
 #include "pool.h"
 #include "request.h"
@@ -76,36 +77,18 @@ static void
 advance(struct pl_request *req, uint64_t n)
 {
 	req->done_to += n;
-	while (n > 0 && req->iov != NULL) {
-		uint64_t take = min(n, req->iov->iov_len);
-
-		req->iov->iov_base = (char *)req->iov->iov_base + take;
-		req->iov->iov_len -= take;
-		n -= take;
-		if (req->iov->iov_len == 0 && req->iovcnt > 1) {
-			req->iov++;
-			req->iovcnt--;
-		}
-	}
+	if (req->iov != NULL)
+		pl_iov_advance(&req->iov, &req->iovcnt, n);
 }
 
 /* Between the next n bytes of the request and a buffer. */
 static void
 copy(const struct pl_request *req, char *buffer, uint64_t n)
 {
-	const struct iovec *iov = req->iov;
-
-	if (iov == NULL) {
+	if (req->iov == NULL)
 		memset(buffer, 0, n);
-		return;
-	}
-	for (uint64_t take; n > 0; iov++, buffer += take, n -= take) {
-		take = min(n, iov->iov_len);
-		if (req->op == PL_READ)
-			memcpy(iov->iov_base, buffer, take);
-		else
-			memcpy(buffer, iov->iov_base, take);
-	}
+	else
+		pl_iov_copy(req->iov, buffer, n, req->op != PL_READ);
 }
 
 static bool

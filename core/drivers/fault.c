@@ -8,7 +8,7 @@
  * are what the core asks of a driver: a large or unaligned request may be several, and
  * a shared flush is one.
  */
-#include "part.h"
+#include "iov.h"
 #include "platter-driver.h"
 
 #include <errno.h>
@@ -140,14 +140,14 @@ transfer_some(struct pl_io *io)
 	if (posix_memalign(&iov.iov_base, align > 4096 ? align : 4096, iov.iov_len) != 0)
 		return -ENOMEM;
 	if (some.op == PL_WRITE)
-		part_copy(&req->part, iov.iov_base, iov.iov_len);
+		pl_iov_copy(req->part.iov, iov.iov_base, iov.iov_len, true);
 	some.length = iov.iov_len;
 	some.iov = &(struct iovec){ iov.iov_base, iov.iov_len };
 	some.iovcnt = 1;
 	some.fixed = false;
 	error = pl_layer_call(f->below, f->state, &some);
 	if (error == 0 && req->part.op == PL_READ)
-		part_copy(&req->part, iov.iov_base, iov.iov_len);
+		pl_iov_copy(req->part.iov, iov.iov_base, iov.iov_len, false);
 	free(iov.iov_base);
 	return error != 0 ? error : (int64_t)iov.iov_len;
 }

@@ -18,7 +18,7 @@
  */
 #include "powercut.h"
 
-#include "part.h"
+#include "iov.h"
 #include "platter-driver.h"
 #include "pool.h"
 
@@ -456,7 +456,7 @@ operate_read(struct powercut *pc, const struct pl_part *part)
 	error = call_below(pc, PL_READ, part->flags, part->offset, part->length, piece->data);
 	if (error == 0) {
 		read_pieces(pc, piece);
-		part_copy(part, piece->data, part->length);
+		pl_iov_copy(part->iov, piece->data, part->length, false);
 	}
 	piece_free(piece);
 	return error != 0 ? error : (int64_t)part->length;
@@ -490,7 +490,7 @@ operate_change(struct powercut *pc, const struct pl_part *part)
 	if (piece == NULL)
 		return -ENOMEM;
 	if (piece->op == PL_WRITE)
-		part_copy(part, piece->data, part->length);
+		pl_iov_copy(part->iov, piece->data, part->length, true);
 	if (++pc->operations == pc->params.cut) {
 		list_append(pc, piece);
 		lose_power(pc);
