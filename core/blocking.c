@@ -170,6 +170,10 @@ io_call(struct pl_io *io)
 		return -posix_fadvise(io->fd, (off_t)io->offset, (off_t)io->length, io->mode);
 	case PL_IO_CALL: return io->call(io);
 	case PL_IO_DELAY: return delay_call(io);
+	case PL_IO_RECV:
+	case PL_IO_SEND:
+	case PL_IO_ACCEPT:
+	case PL_IO_POLL: break; /* of ring loops only */
 	}
 	return -EINVAL;
 }

@@ -20,14 +20,16 @@
 #include <liburing.h>
 #include <linux/fs.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LOOP_ENTRIES 256 /* of the submission queue; four times as many completions */
 #define LOOP_FILES   256
+#define LOOP_ROUNDS  4 /* of posted work before a look at the ring */
 
 /* Calls that may block, one after the other, on a thread that is made for the first. */
 struct helper {
@@ -38,12 +40,22 @@ struct helper {
 	struct pl_io *first, **last;
 };
 
+/* How long a loop with nothing to do waited lately, by what it waited for: a client, or
+ * a disk as well. Nanoseconds, a moving average. */
+struct poll {
+	bool on;
+	uint64_t waits[2];
+};
+
 struct pl_loop {
 	bool blocking;
 	pthread_t thread;
 	struct io_uring ring;
 	struct pl_pool *pool;
 	unsigned in_flight;
+	unsigned data_in_flight; /* of them, what a disk or a helper does */
+	struct pl_work *later, **later_last;
+	struct poll poll;
 	struct pl_io *backlog, **backlog_last;
 	bool files, buffers; /* registered with the ring */
 	bool slots[LOOP_FILES];
@@ -55,11 +67,25 @@ struct pl_loop {
 	int wake_fd;
 	uint64_t wake_count;
 	struct iovec wake_iov;
-	struct pl_io wake_io;
+	struct pl_io wake_io, cancel_io;
 	struct helper helper;
 };
 
 /* ---- submission ------------------------------------------------------------------ */
+
+/* What keeps a disk or a helper busy, and so is not over in a moment. */
+static bool
+io_is_data(const struct pl_io *io)
+{
+	return io->kind <= PL_IO_FADVISE;
+}
+
+static void
+loop_message(struct pl_io *io)
+{
+	io->kernel.message = (struct msghdr){ .msg_iov = (struct iovec *)io->iov,
+					      .msg_iovlen = (size_t)io->iovcnt };
+}
 
 static void
 loop_prep(struct pl_loop *loop, struct pl_io *io, struct io_uring_sqe *sqe)
@@ -97,16 +123,35 @@ loop_prep(struct pl_loop *loop, struct pl_io *io, struct io_uring_sqe *sqe)
 				      io->mode);
 		break;
 	case PL_IO_DELAY:
-		io->delay[0] = (int64_t)(io->length / 1000000000);
-		io->delay[1] = (int64_t)(io->length % 1000000000);
-		io_uring_prep_timeout(sqe, (struct __kernel_timespec *)io->delay, 0, 0);
+		io->kernel.delay[0] = (int64_t)(io->length / 1000000000);
+		io->kernel.delay[1] = (int64_t)(io->length % 1000000000);
+		io_uring_prep_timeout(sqe, (struct __kernel_timespec *)io->kernel.delay, 0, 0);
 		break;
+	case PL_IO_RECV:
+		if (io->iovcnt == 1) {
+			io_uring_prep_recv(sqe, fd, iov->iov_base, iov->iov_len, io->mode);
+		} else {
+			loop_message(io);
+			io_uring_prep_recvmsg(sqe, fd, &io->kernel.message, (unsigned)io->mode);
+		}
+		break;
+	case PL_IO_SEND:
+		if (io->iovcnt == 1) {
+			io_uring_prep_send(sqe, fd, iov->iov_base, iov->iov_len, io->mode);
+		} else {
+			loop_message(io);
+			io_uring_prep_sendmsg(sqe, fd, &io->kernel.message, (unsigned)io->mode);
+		}
+		break;
+	case PL_IO_ACCEPT: io_uring_prep_accept(sqe, fd, NULL, NULL, SOCK_CLOEXEC); break;
+	case PL_IO_POLL: io_uring_prep_poll_add(sqe, fd, (unsigned)io->mode); break;
 	case PL_IO_CALL: assert(!"calls go to the helper");
 	}
 	if (io->slot >= 0)
 		sqe->flags |= IOSQE_FIXED_FILE;
 	io_uring_sqe_set_data(sqe, io);
 	loop->in_flight++;
+	loop->data_in_flight += io_is_data(io);
 }
 
 static bool
@@ -223,6 +268,37 @@ pl_loop_io(struct pl_loop *loop, struct pl_io *io)
 	}
 }
 
+void
+pl_loop_cancel(struct pl_loop *loop, struct pl_io *io)
+{
+	struct io_uring_sqe *sqe;
+
+	for (struct pl_io **at = &loop->backlog; *at != NULL; at = &(*at)->next) {
+		if (*at != io)
+			continue;
+		/* The kernel has not heard of it. */
+		*at = io->next;
+		if (io->next == NULL)
+			loop->backlog_last = at;
+		io->result = -ECANCELED;
+		io->loop = loop;
+		loop->in_flight++;
+		io->work.run = helper_call_done;
+		pl_loop_post(loop, &io->work);
+		return;
+	}
+	sqe = io_uring_get_sqe(&loop->ring);
+	if (sqe == NULL) {
+		io_uring_submit(&loop->ring);
+		sqe = io_uring_get_sqe(&loop->ring);
+	}
+	if (sqe == NULL)
+		return;
+	io_uring_prep_cancel(sqe, io, 0);
+	io_uring_sqe_set_data(sqe, &loop->cancel_io);
+	loop->in_flight++;
+}
+
 /* ---- work from other threads ----------------------------------------------------- */
 
 static void
@@ -286,6 +362,27 @@ loop_run_posted(struct pl_loop *loop)
 }
 
 void
+pl_loop_later(struct pl_loop *loop, struct pl_work *work)
+{
+	work->next = NULL;
+	*loop->later_last = work;
+	loop->later_last = &work->next;
+}
+
+static void
+loop_run_later(struct pl_loop *loop)
+{
+	struct pl_work *work;
+
+	while ((work = loop->later) != NULL) {
+		loop->later = work->next;
+		if (loop->later == NULL)
+			loop->later_last = &loop->later;
+		work->run(work);
+	}
+}
+
+void
 pl_loop_stop(struct pl_loop *loop)
 {
 	pthread_mutex_lock(&loop->lock);
@@ -330,6 +427,7 @@ loop_reap(struct pl_loop *loop)
 		res = cqe->res;
 		io_uring_cqe_seen(&loop->ring, cqe);
 		loop->in_flight--;
+		loop->data_in_flight -= io_is_data(io);
 		if (pl_io_again(io, res))
 			pl_loop_io(loop, io);
 		else
@@ -337,31 +435,150 @@ loop_reap(struct pl_loop *loop)
 	}
 }
 
-void
-pl_loop_turn(struct pl_loop *loop)
-{
-	bool ran = loop_run_posted(loop);
+/* ---- polling ---------------------------------------------------------------------- */
 
+#define POLL_MAX   50000  /* nanoseconds without sleep */
+#define POLL_WORTH 60000  /* waits that sleeping makes no longer than that are polled for */
+#define POLL_LONG  400000 /* all longer waits count as this */
+
+static uint64_t
+poll_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static inline void
+poll_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+static bool
+loop_has_news(const struct pl_loop *loop)
+{
+	return io_uring_cq_ready(&loop->ring) > 0 ||
+	       (__atomic_load_n(loop->ring.sq.kflags, __ATOMIC_ACQUIRE) & IORING_SQ_TASKRUN) != 0;
+}
+
+/*
+ * Submits and waits, first awake. A client that waits for each answer asks again within a
+ * few microseconds of it, and to be woken costs more than that. Waits that turn out long
+ * make the average long, and then nothing is polled for until they are short again.
+ */
+static void
+loop_poll(struct pl_loop *loop)
+{
+	uint64_t *wait = &loop->poll.waits[loop->data_in_flight > 1]; /* 1: the armed wake */
+	uint64_t began, now, end;
+
+	io_uring_submit_and_get_events(&loop->ring);
+	if (io_uring_cq_ready(&loop->ring) > 0)
+		return;
+	began = now = poll_now();
+	end = began + (*wait < POLL_WORTH ? POLL_MAX : 0);
+	while (now < end && !loop_has_news(loop)) {
+		for (unsigned i = 0; i < 16 && !loop_has_news(loop); i++)
+			poll_pause();
+		now = poll_now();
+	}
+	io_uring_submit_and_wait(&loop->ring, 1);
+	now = poll_now() - began;
+	*wait = (7 * *wait + (now < POLL_LONG ? now : POLL_LONG)) / 8;
+}
+
+void
+pl_loop_poll(struct pl_loop *loop, bool on)
+{
+	loop->poll.on = on;
+}
+
+/* ---- turns ----------------------------------------------------------------------- */
+
+/* One round. Sleeps if there is nothing to do, and no more has been posted. */
+static void
+loop_turn(struct pl_loop *loop, bool may_wait)
+{
+	loop_run_later(loop);
 	loop_queue_backlog(loop);
-	/* What ran may be what the caller waits for, or have posted more. Other threads'
-	 * posts are seen by wake_io, which is always in flight. */
-	if (ran)
+	if (!may_wait)
 		io_uring_submit_and_get_events(&loop->ring);
+	else if (loop->poll.on)
+		loop_poll(loop);
 	else
 		io_uring_submit_and_wait(&loop->ring, 1);
 	loop_reap(loop);
 }
 
 void
+pl_loop_turn(struct pl_loop *loop)
+{
+	/* What ran may be what the caller waits for, or have posted more. Other threads'
+	 * posts are seen by wake_io, which is always in flight. */
+	bool ran = loop_run_posted(loop);
+
+	loop_turn(loop, !ran);
+}
+
+void
 pl_loop_run(struct pl_loop *loop)
 {
 	assert(!loop->blocking);
-	while (!loop_is_stopped(loop))
-		pl_loop_turn(loop);
+	while (!loop_is_stopped(loop)) {
+		unsigned rounds = 0;
+
+		while (loop_run_posted(loop) && ++rounds < LOOP_ROUNDS)
+			;
+		loop_turn(loop, rounds < LOOP_ROUNDS);
+	}
 	loop_run_posted(loop); /* what was posted before the stop */
 }
 
+/* The request to cancel, that is; what it was about comes by itself. */
+static void
+loop_cancelled(struct pl_io *io, int64_t result)
+{
+	(void)io;
+	(void)result;
+}
+
 /* ---- making and ending ----------------------------------------------------------- */
+
+/* liburing 2.3 declares functions for the two things below and does not export them. */
+static int
+ring_register(struct io_uring *ring, unsigned what, void *arg, unsigned n)
+{
+	return syscall(SYS_io_uring_register, ring->ring_fd, what, arg, n) == -1 ? -errno : 0;
+}
+
+/* What a ring of ours can be made to do, whoever gets hold of it: what loop_prep() makes. */
+static int
+ring_restrict(struct io_uring *ring)
+{
+	static const uint8_t ops[] = {
+		IORING_OP_READV,       IORING_OP_WRITEV,   IORING_OP_READ_FIXED,
+		IORING_OP_WRITE_FIXED, IORING_OP_FSYNC,    IORING_OP_FALLOCATE,
+		IORING_OP_FADVISE,     IORING_OP_TIMEOUT,  IORING_OP_RECV,
+		IORING_OP_RECVMSG,     IORING_OP_SEND,     IORING_OP_SENDMSG,
+		IORING_OP_ACCEPT,      IORING_OP_POLL_ADD, IORING_OP_ASYNC_CANCEL,
+	};
+	static const unsigned n = sizeof ops / sizeof *ops;
+	struct io_uring_restriction r[sizeof ops / sizeof *ops + 2] = { 0 };
+
+	for (unsigned i = 0; i < n; i++) {
+		r[i].opcode = IORING_RESTRICTION_SQE_OP;
+		r[i].sqe_op = ops[i];
+	}
+	r[n].opcode = IORING_RESTRICTION_REGISTER_OP;
+	r[n].register_op = IORING_REGISTER_FILES_UPDATE;
+	r[n + 1].opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED;
+	r[n + 1].sqe_flags = IOSQE_FIXED_FILE;
+	return ring_register(ring, IORING_REGISTER_RESTRICTIONS, r, n + 2);
+}
 
 static int
 ring_init(struct io_uring *ring)
@@ -377,7 +594,8 @@ ring_init(struct io_uring *ring)
 	int error = -EINVAL;
 
 	for (unsigned i = 0; i < sizeof flags / sizeof *flags && error == -EINVAL; i++) {
-		struct io_uring_params p = { .flags = flags[i], .cq_entries = 4 * LOOP_ENTRIES };
+		struct io_uring_params p = { .flags = flags[i] | IORING_SETUP_R_DISABLED,
+					     .cq_entries = 4 * LOOP_ENTRIES };
 
 		error = io_uring_queue_init_params(LOOP_ENTRIES, ring, &p);
 	}
@@ -393,6 +611,8 @@ loop_init_ring(struct pl_loop *loop, struct pl_error *err)
 	loop->thread = pthread_self();
 	loop->backlog_last = &loop->backlog;
 	loop->posted_last = &loop->posted;
+	loop->later_last = &loop->later;
+	loop->cancel_io.done = loop_cancelled;
 	loop->helper.last = &loop->helper.first;
 	error = pl_pool_new(&loop->pool);
 	if (error != 0)
@@ -412,6 +632,13 @@ loop_init_ring(struct pl_loop *loop, struct pl_error *err)
 	memory = pl_pool_memory(loop->pool);
 	loop->files = io_uring_register_files_sparse(&loop->ring, LOOP_FILES) == 0;
 	loop->buffers = io_uring_register_buffers(&loop->ring, &memory, 1) == 0;
+	error = ring_restrict(&loop->ring);
+	if (error == 0)
+		error = ring_register(&loop->ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+	if (error != 0) {
+		pl_error_set(err, error, "loop: restrictions of the ring");
+		goto no_restrictions;
+	}
 	pthread_mutex_init(&loop->lock, NULL);
 	pthread_mutex_init(&loop->helper.lock, NULL);
 	pthread_cond_init(&loop->helper.wake, NULL);
@@ -426,6 +653,8 @@ loop_init_ring(struct pl_loop *loop, struct pl_error *err)
 	};
 	loop_arm_wake(loop);
 	return 0;
+no_restrictions:
+	io_uring_queue_exit(&loop->ring);
 no_ring:
 	close(loop->wake_fd);
 no_eventfd:

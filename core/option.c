@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -293,6 +294,18 @@ options_text(void (*row)(FILE *f, const char *prefix, const struct pl_driver *d,
 	return text;
 }
 
+/* What a row does, in the column where the line begins to be about that. */
+static void
+help_option(FILE *f, const struct pl_option *o)
+{
+	fprintf(f, "%s", o->help);
+	if (o->required)
+		fprintf(f, " (required)");
+	else if (o->initial != NULL)
+		fprintf(f, " (default: %s)", o->initial);
+	fputc('\n', f);
+}
+
 static void
 help_row(FILE *f, const char *prefix, const struct pl_driver *d, const struct pl_option *o)
 {
@@ -301,12 +314,8 @@ help_row(FILE *f, const char *prefix, const struct pl_driver *d, const struct pl
 		fprintf(f, "driver=%s%s  %s\n", d->name, d->over ? " over=DRIVER" : "", d->help);
 		return;
 	}
-	fprintf(f, "    %s=%s\n        %s", o->name, option_words(o), o->help);
-	if (o->required)
-		fprintf(f, " (required)");
-	else if (o->initial != NULL)
-		fprintf(f, " (default: %s)", o->initial);
-	fputc('\n', f);
+	fprintf(f, "    %s=%s\n        ", o->name, option_words(o));
+	help_option(f, o);
 }
 
 static void
@@ -326,4 +335,89 @@ char *
 pl_options_dump(const char *prefix)
 {
 	return options_text(dump_row, prefix);
+}
+
+#define HELP_COLUMN 33
+
+char *
+pl_option_rows(const struct pl_option *table, const char *before, const char *between)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+
+	if (f == NULL)
+		return NULL;
+	for (const struct pl_option *o = table; o->name != NULL; o++) {
+		int n = fprintf(f, "%s%s%s%s ", before, o->name, between, option_words(o));
+
+		fprintf(f, "%*s", n < HELP_COLUMN ? HELP_COLUMN - n : 0, "");
+		help_option(f, o);
+	}
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- names ----------------------------------------------------------------------- */
+
+const struct pl_option *
+pl_option_find(const struct pl_option *table, const char *name)
+{
+	for (const struct pl_option *o = table; o->name != NULL; o++) {
+		if (strcmp(o->name, name) == 0)
+			return o;
+	}
+	return NULL;
+}
+
+static unsigned
+least(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+#define NAME_MAX_LENGTH 40
+
+/* Letters to put in, take out or change: Levenshtein's distance, row by row. */
+static unsigned
+name_distance(const char *a, const char *b)
+{
+	size_t length = strlen(b);
+	unsigned row[NAME_MAX_LENGTH + 1];
+
+	if (strlen(a) > NAME_MAX_LENGTH || length > NAME_MAX_LENGTH)
+		return UINT_MAX;
+	for (unsigned j = 0; j <= length; j++)
+		row[j] = j;
+	for (unsigned i = 1; a[i - 1] != '\0'; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = i;
+		for (unsigned j = 1; j <= length; j++) {
+			unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+
+			diagonal = row[j];
+			row[j] = least(change, least(row[j], row[j - 1]) + 1);
+		}
+	}
+	return row[length];
+}
+
+const struct pl_option *
+pl_option_nearest(const struct pl_option *table, const char *name, unsigned *distance)
+{
+	const struct pl_option *nearest = NULL;
+
+	for (const struct pl_option *o = table; o->name != NULL; o++) {
+		unsigned d = name_distance(name, o->name);
+
+		if (d < *distance) {
+			*distance = d;
+			nearest = o;
+		}
+	}
+	return nearest;
 }

@@ -10,41 +10,6 @@
 
 #include "platter.h"
 
-/* ---- options: a table row is read by the parser, --help and the manual's test ---- */
-
-enum pl_option_type {
-	PL_OPT_STRING, /* char *: points into pl_params, which outlive the driver */
-	PL_OPT_BOOL,   /* bool: on|off (also yes|no, true|false, 1|0) */
-	PL_OPT_ENUM,   /* int: index of the word in `words` */
-	PL_OPT_UINT,   /* uint64_t */
-	PL_OPT_SIZE,   /* uint64_t bytes: 4096, 4k, 1M, 2G, 1T */
-	PL_OPT_TIME,   /* uint64_t nanoseconds: 500us, 20ms, 1s */
-};
-
-struct pl_option {
-	const char *name;
-	enum pl_option_type type;
-	size_t at;           /* offsetof() in the driver's struct of options */
-	const char *words;   /* "a|b|c" for ENUM, else what stands for the value in --help */
-	const char *initial; /* default as text; NULL: zero, or `required` */
-	bool required;
-	const char *help; /* one line */
-};
-
-#define PL_OPTION_END \
-	{ \
-		.name = NULL \
-	}
-
-/*
- * Fills `into` from params by the table, where a pair is missing by its default. *used has
- * a bit for each pair that was taken (bit i: i-th pair): what a driver above took is not
- * seen here. Errors: -EINVAL, and the sentence names the option, the value and what would
- * be right.
- */
-int pl_options_parse(const struct pl_option *table, const struct pl_params *params, uint64_t *used,
-		     void *into, struct pl_error *err);
-
 /* ---- what a driver declares ------------------------------------------------------ */
 
 /*
@@ -120,13 +85,6 @@ pl_request_of(struct pl_io *io)
 }
 
 /* ---- what a driver works with ---------------------------------------------------- */
-
-/*
- * Starts io, which comes back once to io->done on the same loop. On a blocking loop
- * that has happened when this returns. Interrupted calls are repeated, but for a sync;
- * short transfers are reported as they are.
- */
-void pl_loop_io(struct pl_loop *loop, struct pl_io *io);
 
 /* Registers fd with the loop's ring for pl_io.slot. Returns -1 where that is not possible. */
 int pl_loop_add_file(struct pl_loop *loop, int fd);

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #define PL_PRINTF(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
@@ -63,11 +64,62 @@ void pl_params_free(struct pl_params *p);
 int pl_params_add(struct pl_params *p, const char *key, const char *value, struct pl_error *err);
 const char *pl_params_get(const struct pl_params *p, const char *key); /* NULL: not given */
 
+/* The pairs in the order they were added; at most 64. */
+unsigned pl_params_count(const struct pl_params *p);
+const char *pl_params_key(const struct pl_params *p, unsigned i);
+const char *pl_params_value(const struct pl_params *p, unsigned i);
+
+/* A table of options: a row is read by the parser, --help and the manual's test. */
+enum pl_option_type {
+	PL_OPT_STRING, /* char *: points into pl_params, which outlive the driver */
+	PL_OPT_BOOL,   /* bool: on|off (also yes|no, true|false, 1|0) */
+	PL_OPT_ENUM,   /* int: index of the word in `words` */
+	PL_OPT_UINT,   /* uint64_t */
+	PL_OPT_SIZE,   /* uint64_t bytes: 4096, 4k, 1M, 2G, 1T */
+	PL_OPT_TIME,   /* uint64_t nanoseconds: 500us, 20ms, 1s */
+};
+
+struct pl_option {
+	const char *name;
+	enum pl_option_type type;
+	size_t at;           /* offsetof() in the driver's struct of options */
+	const char *words;   /* "a|b|c" for ENUM, else what stands for the value in --help */
+	const char *initial; /* default as text; NULL: zero, or `required` */
+	bool required;
+	const char *help; /* one line */
+};
+
+#define PL_OPTION_END \
+	{ \
+		.name = NULL \
+	}
+
+/*
+ * Fills `into` from params by the table, where a pair is missing by its default. *used has
+ * a bit for each pair that was taken (bit i: i-th pair): what a driver above took is not
+ * seen here. Errors: -EINVAL, and the sentence names the option, the value and what would
+ * be right.
+ */
+int pl_options_parse(const struct pl_option *table, const struct pl_params *params, uint64_t *used,
+		     void *into, struct pl_error *err);
+
 /* Every driver's options as text for --help, made from the tables. free() it. */
 char *pl_options_help(void);
 
 /* The same for programs: a line PREFIXdriver_option=words for each row. free() it. */
 char *pl_options_dump(const char *prefix);
+
+/* One table for --help: a line BEFORE, name, BETWEEN, words, and what it does, for each row.
+ * free() it. */
+char *pl_option_rows(const struct pl_option *table, const char *before, const char *between);
+
+/* The row with that name, or NULL. */
+const struct pl_option *pl_option_find(const struct pl_option *table, const char *name);
+
+/* The row whose name is likest to a misspelt one, if it is less than *distance letters away,
+ * which is set; or NULL. */
+const struct pl_option *pl_option_nearest(const struct pl_option *table, const char *name,
+					  unsigned *distance);
 
 /* ---- pool.c: aligned memory for data --------------------------------------------- */
 
@@ -77,6 +129,7 @@ char *pl_options_dump(const char *prefix);
 /* ---- loop.c: where requests run -------------------------------------------------- */
 
 struct pl_loop;
+struct pl_io;
 
 /*
  * A loop of its own thread, with one io_uring. Everything about it is called on
@@ -106,6 +159,25 @@ struct pl_work {
 
 /* From any thread. Not for blocking loops, which have no thread. */
 void pl_loop_post(struct pl_loop *loop, struct pl_work *work);
+
+/* On the loop's thread: work runs when what is ready now has been dealt with, before the
+ * loop submits and sleeps: once for all that was ready. */
+void pl_loop_later(struct pl_loop *loop, struct pl_work *work);
+
+/* Whether the loop, before it sleeps, looks for new completions for as long as they have
+ * come quickly lately, some tens of microseconds at most. Off at first. */
+void pl_loop_poll(struct pl_loop *loop, bool on);
+
+/*
+ * Starts io, which comes back once to io->done on the same loop. On a blocking loop
+ * that has happened when this returns. Interrupted calls are repeated, but for a sync;
+ * short transfers are reported as they are.
+ */
+void pl_loop_io(struct pl_loop *loop, struct pl_io *io);
+
+/* Ring loops: asks for the end of an io that is under way; io->done still comes, with what
+ * it came to or -ECANCELED. */
+void pl_loop_cancel(struct pl_loop *loop, struct pl_io *io);
 
 /* ---- export.c: a device on offer ------------------------------------------------- */
 
@@ -219,7 +291,7 @@ enum pl_request_flag {
 	PL_FAST = 1 << 2,
 };
 
-/* One operation of a driver on a loop; see platter-driver.h. */
+/* One operation on a loop. */
 enum pl_io_kind {
 	PL_IO_READ, /* iov, offset; rwf: RWF_... */
 	PL_IO_WRITE,
@@ -228,6 +300,11 @@ enum pl_io_kind {
 	PL_IO_FADVISE,   /* mode: POSIX_FADV_..., offset, length */
 	PL_IO_CALL,      /* call() on a helper thread: it may block */
 	PL_IO_DELAY,     /* length: nanoseconds */
+	/* Ring loops only. fd is a socket, and mode: MSG_... flags */
+	PL_IO_RECV,   /* iov */
+	PL_IO_SEND,   /* iov */
+	PL_IO_ACCEPT, /* result: the new descriptor, close-on-exec */
+	PL_IO_POLL,   /* any fd; mode: POLLIN, ...; result: what is there */
 };
 
 struct pl_io {
@@ -243,7 +320,10 @@ struct pl_io {
 	int64_t (*call)(struct pl_io *io);
 	void (*done)(struct pl_io *io, int64_t result); /* bytes, 0, or negative errno */
 	int64_t result;                                 /* of call() */
-	int64_t delay[2]; /* seconds and nanoseconds, for the kernel */
+	union {
+		int64_t delay[2]; /* seconds and nanoseconds */
+		struct msghdr message;
+	} kernel; /* what it reads while the io is under way */
 	struct pl_io *next;
 	struct pl_loop *loop;
 	struct pl_work work;

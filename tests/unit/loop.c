@@ -6,7 +6,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 struct counted {
@@ -222,4 +225,147 @@ TEST(work_posted_before_the_stop_is_done_before_the_loop_ends)
 	pl_loop_run(loop);
 	assert_eq(ran, 3);
 	pl_loop_free(loop);
+}
+
+/* ---- sockets --------------------------------------------------------------------- */
+
+static void
+start(struct pl_loop *loop, struct counted *c, enum pl_io_kind kind, int fd, struct iovec *iov,
+      int iovcnt)
+{
+	c->io = (struct pl_io){ .kind = kind,
+				.fd = fd,
+				.slot = -1,
+				.iov = iov,
+				.iovcnt = iovcnt,
+				.done = counted_done };
+	c->times = 0;
+	pl_loop_io(loop, &c->io);
+}
+
+static void
+finish(struct pl_loop *loop, const struct counted *c)
+{
+	while (c->times == 0)
+		pl_loop_turn(loop);
+}
+
+TEST(a_connection_is_accepted_and_carries_bytes_both_ways)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "socket" };
+	char text[] = "from there to here", got[sizeof text] = "";
+	struct iovec whole = { text, sizeof text };
+	struct iovec halves[] = { { got, 5 }, { got + 5, sizeof got - 5 } };
+	int listening = socket(AF_UNIX, SOCK_STREAM, 0), peer = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct pl_loop *loop = ring_loop();
+	struct counted in = { 0 }, out = { 0 };
+	int fd;
+
+	assert_eq(bind(listening, (struct sockaddr *)&address, sizeof address), 0);
+	assert_eq(listen(listening, 1), 0);
+	start(loop, &in, PL_IO_ACCEPT, listening, NULL, 0);
+	assert_eq(connect(peer, (struct sockaddr *)&address, sizeof address), 0);
+	finish(loop, &in);
+	fd = (int)in.result;
+	assert_true(fd >= 0 && (fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+
+	start(loop, &in, PL_IO_RECV, fd, halves, 2);
+	start(loop, &out, PL_IO_SEND, peer, &whole, 1);
+	finish(loop, &in);
+	finish(loop, &out);
+	assert_eq(in.result, sizeof text);
+	assert_eq(out.result, sizeof text);
+	assert_mem(got, text, sizeof text);
+
+	start(loop, &in, PL_IO_POLL, peer, NULL, 0);
+	in.io.mode = POLLIN;
+	close(fd);
+	start(loop, &out, PL_IO_RECV, peer, &whole, 1);
+	finish(loop, &out);
+	assert_eq(out.result, 0);
+	finish(loop, &in);
+	close(peer);
+	close(listening);
+	pl_loop_free(loop);
+}
+
+TEST(what_is_cancelled_comes_back_once)
+{
+	struct pl_loop *loop = ring_loop();
+	struct iovec iov = { (char[1]){ 0 }, 1 };
+	struct counted in = { 0 }, delay = { 0 };
+	int pair[2];
+
+	assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	start(loop, &in, PL_IO_RECV, pair[0], &iov, 1);
+	delay.io = (struct pl_io){ .kind = PL_IO_DELAY,
+				   .slot = -1,
+				   .length = UINT64_C(3600000000000),
+				   .done = counted_done };
+	pl_loop_io(loop, &delay.io);
+	pl_loop_cancel(loop, &in.io);
+	pl_loop_cancel(loop, &delay.io);
+	finish(loop, &in);
+	finish(loop, &delay);
+	assert_eq(in.result, -ECANCELED);
+	assert_eq(delay.result, -ECANCELED);
+	assert_eq(in.times, 1);
+	close(pair[0]);
+	close(pair[1]);
+	pl_loop_free(loop);
+}
+
+/* ---- work for later -------------------------------------------------------------- */
+
+static struct {
+	struct pl_loop *loop;
+	struct pl_work once, again;
+	char order[8];
+	unsigned ran;
+	struct counted io;
+} later;
+
+static void
+later_again(struct pl_work *work)
+{
+	(void)work;
+	later.order[later.ran++] = 'b';
+	pl_loop_stop(later.loop);
+}
+
+static void
+later_once(struct pl_work *work)
+{
+	(void)work;
+	later.order[later.ran++] = 'a';
+	pl_loop_later(later.loop, &later.again);
+}
+
+static void
+later_io_done(struct pl_io *io, int64_t result)
+{
+	(void)io;
+	(void)result;
+	later.order[later.ran++] = 'i';
+	pl_loop_later(later.loop, &later.once);
+	later.order[later.ran++] = 'I';
+}
+
+TEST(work_for_later_runs_after_what_is_ready_in_order_and_before_the_loop_sleeps)
+{
+	for (unsigned poll = 0; poll < 2; poll++) {
+		later.ran = 0;
+		later.loop = ring_loop();
+		later.once.run = later_once;
+		later.again.run = later_again;
+		pl_loop_poll(later.loop, poll);
+		later.io.io = (struct pl_io){
+			.kind = PL_IO_DELAY, .slot = -1, .length = 1000, .done = later_io_done
+		};
+		pl_loop_io(later.loop, &later.io.io);
+		pl_loop_run(later.loop);
+		assert_eq(later.ran, 4);
+		assert_mem(later.order, "iIab", 4);
+		pl_loop_free(later.loop);
+	}
 }
