@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define PAGE 4096u
@@ -79,6 +82,22 @@ largest_folio(void)
 		fclose(file);
 	}
 	return power_of_two(size) ? max(size, 2u << 20) : 2u << 20;
+}
+
+/* ext4 looks at every block of the folio that a write falls into; since Linux 6.16 it has
+ * large ones. */
+bool
+file_probe_costly_folios(const struct file *f)
+{
+	struct utsname system;
+	unsigned major, minor;
+	struct statfs fs;
+
+	if (f->block || fstatfs(f->fd, &fs) == -1 || fs.f_type != EXT4_SUPER_MAGIC)
+		return false;
+	if (uname(&system) == -1 || sscanf(system.release, "%u.%u", &major, &minor) != 2)
+		return false;
+	return major > 6 || (major == 6 && minor >= 16);
 }
 
 /*

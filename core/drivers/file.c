@@ -33,6 +33,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#define SPLIT_BITS (8 * sizeof(unsigned))
+#define SPLIT_MAX  (64u << 10) /* bytes: a longer write is worth the walk */
+
 struct file_channel {
 	struct file *file;
 	struct pl_loop *loop;
@@ -253,6 +256,18 @@ declare(struct file *f, const struct file_params *p)
 		 why != NULL ? " (" : "", why != NULL ? why : "", why != NULL ? ")" : "");
 }
 
+/* See file_write(). */
+static int
+make_split(struct file *f, struct pl_error *err)
+{
+	uint64_t pieces = f->limits.geometry.size / f->folio + 1;
+
+	if (f->direct || f->read_only || !file_probe_costly_folios(f))
+		return 0;
+	f->split = calloc(pieces / SPLIT_BITS + 1, sizeof *f->split);
+	return f->split == NULL ? pl_error_set(err, -ENOMEM, "%s", f->name) : 0;
+}
+
 static void
 file_close(void *handle)
 {
@@ -263,6 +278,7 @@ file_close(void *handle)
 	close_past(f);
 	if (f->fd >= 0)
 		close(f->fd);
+	free(f->split);
 	free(f->name);
 	free(f);
 }
@@ -310,6 +326,9 @@ file_open(const void *params, unsigned open_flags, struct pl_layer *below, void 
 	if (error != 0)
 		goto fail;
 	declare(f, p);
+	error = make_split(f, err);
+	if (error != 0)
+		goto fail;
 	*handle = f;
 	return 0;
 fail:
@@ -485,15 +504,49 @@ file_read(struct file_channel *c, struct pl_request *req)
 	pl_loop_io(c->loop, io);
 }
 
+/* Whether this is the first small write where the part begins. */
+static bool
+is_first_in_folio(struct file *f, const struct pl_part *part)
+{
+	uint64_t piece = part->offset / f->folio;
+	unsigned *word = &f->split[piece / SPLIT_BITS], bit = 1u << piece % SPLIT_BITS;
+
+	return part->length < SPLIT_MAX && (__atomic_load_n(word, __ATOMIC_RELAXED) & bit) == 0 &&
+	       (__atomic_fetch_or(word, bit, __ATOMIC_RELAXED) & bit) == 0;
+}
+
+static void
+write_pages_dropped(struct pl_io *io, int64_t result)
+{
+	struct file_channel *c = channel_of(pl_request_of(io));
+
+	(void)result; /* advice */
+	pl_loop_io(c->loop, prepare(c, pl_request_of(io), PL_IO_WRITE));
+}
+
+/*
+ * Where small writes cost by the size of the folio they fall into, the page cache is made
+ * to forget the folios around the first of them, if they are clean. What is read there
+ * afterwards is read in small ones, and writes cost a quarter.
+ */
 static void
 file_write(struct file_channel *c, struct pl_request *req)
 {
+	bool native = (req->part.flags & PL_FUA) != 0;
 	struct pl_io *io;
 
 	if (file_tail(c, req))
 		return;
+	if (!native && c->file->split != NULL && is_first_in_folio(c->file, &req->part)) {
+		io = prepare(c, req, PL_IO_FADVISE);
+		name_folios(c->file, &req->part, &io->offset, &io->length);
+		io->mode = POSIX_FADV_DONTNEED;
+		io->done = write_pages_dropped;
+		pl_loop_io(c->loop, io);
+		return;
+	}
 	io = prepare(c, req, PL_IO_WRITE);
-	if ((req->part.flags & PL_FUA) != 0) {
+	if (native) {
 		io->mode = RWF_DSYNC;
 		if (c->past_fd >= 0) {
 			io->fd = c->past_fd;

@@ -23,6 +23,7 @@ struct file {
 	bool block;  /* a block device */
 	bool direct, read_only;
 	uint32_t folio;      /* bytes: no piece of the page cache is larger */
+	unsigned *split;     /* a bit for each piece of that size, see file_write(); or NULL */
 	uint64_t blocks_end; /* the size, down to a multiple of limits.align */
 	unsigned refused;    /* bit i: the i-th way to zero is not supported here; atomic */
 	bool no_trim;        /* atomic */
@@ -44,6 +45,9 @@ void file_probe_past(struct file *f);
 bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);
 
 bool file_probe_rotational(const struct file *f);
+
+/* Whether a small write to the page cache costs by the size of the folio it falls into. */
+bool file_probe_costly_folios(const struct file *f);
 
 /* ---- file-lock.c ----------------------------------------------------------------- */
 

@@ -4,12 +4,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static const struct mode {
@@ -338,6 +342,73 @@ TEST(a_read_with_fua_reads_the_medium_and_not_the_cache)
 }
 
 /* ---- what goes wrong ------------------------------------------------------------- */
+
+/* How much of the image's first bytes the page cache has. */
+static uint64_t
+cached(const char *path, uint64_t size)
+{
+	unsigned char *pages = test_alloc(size / 4096);
+	int fd = open(path, O_RDONLY);
+	void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	uint64_t n = 0;
+
+	assert_true(map != MAP_FAILED);
+	assert_eq(mincore(map, size, pages), 0);
+	for (uint64_t i = 0; i < size / 4096; i++)
+		n += (pages[i] & 1) * UINT64_C(4096);
+	munmap(map, size);
+	close(fd);
+	free(pages);
+	return n;
+}
+
+/* Where small writes cost by the size of the folio they fall into (ext4 of newer kernels). */
+static bool
+folios_are_costly(void)
+{
+	struct utsname system;
+	unsigned major, minor;
+	struct statfs fs;
+
+	assert_eq(statfs(".", &fs), 0);
+	assert_eq(uname(&system), 0);
+	assert_eq(sscanf(system.release, "%u.%u", &major, &minor), 2);
+	return fs.f_type == EXT4_SUPER_MAGIC && (major > 6 || (major == 6 && minor >= 16));
+}
+
+/* Once, and no byte is lost by it, neither written before nor not. */
+TEST(the_first_small_write_in_a_large_folio_makes_the_cache_forget_it)
+{
+	const uint64_t size = 8 * MiB;
+
+	if (!folios_are_costly())
+		test_skip("no file system here has large folios that make small writes slow");
+	for_each_loop_kind(kind)
+	{
+		char *data = test_alloc(size);
+		struct fixture f;
+
+		write_image("large.img", size);
+		fixture_open(&f, kind, "path=large.img", "cache=writeback", "fua=commit");
+		do_read(&f, 0, size, data);
+		assert_true(cached("large.img", size) == size);
+		do_write(&f, 100 * KiB, 512, 0x11, 0);
+		do_write(&f, 4 * MiB + 3, 4 * KiB, 0x22, 0);
+		assert_true(cached("large.img", size) < size / 2 + MiB);
+		do_read(&f, 0, size, data);
+		do_write(&f, 200 * KiB, 512, 0x33, 0);
+		assert_true(cached("large.img", size) == size);
+
+		check_bytes(&f, 0, 100 * KiB, 0x77);
+		check_bytes(&f, 100 * KiB, 512, 0x11);
+		check_bytes(&f, 200 * KiB, 512, 0x33);
+		check_bytes(&f, 200 * KiB + 512, 4 * MiB + 3 - 200 * KiB - 512, 0x77);
+		check_bytes(&f, 4 * MiB + 3, 4 * KiB, 0x22);
+		check_bytes(&f, 4 * MiB + 3 + 4 * KiB, 4 * MiB - 3 - 4 * KiB, 0x77);
+		fixture_close(&f);
+		free(data);
+	}
+}
 
 TEST(an_image_that_shrinks_gives_errors)
 {
