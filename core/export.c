@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+unsigned
+pl_capabilities_reading(unsigned capabilities)
+{
+	return capabilities &
+	       (PL_CAP_CACHE | PL_CAP_EXTENTS | PL_CAP_ROTATIONAL | PL_CAP_MULTI_CONN);
+}
+
 /*
  * What may be advertised, from what the drivers declare. FUA is there wherever FLUSH is,
  * since the core makes one of the other; never one without the other. The core zeroes by
@@ -15,10 +22,8 @@
 static unsigned
 export_capabilities(unsigned declared, bool read_only)
 {
-	const unsigned reading = PL_CAP_CACHE | PL_CAP_EXTENTS | PL_CAP_ROTATIONAL;
-
 	if (read_only || (declared & PL_CAP_WRITE) == 0)
-		return (declared & reading) | PL_CAP_MULTI_CONN;
+		return pl_capabilities_reading(declared) | PL_CAP_MULTI_CONN;
 	declared |= PL_CAP_ZERO | PL_CAP_FAST_ZERO;
 	if ((declared & PL_CAP_FLUSH) != 0)
 		return declared | PL_CAP_FUA;
@@ -36,9 +41,9 @@ export_describe(struct pl_export *ex)
 		 fua, (ex->capabilities & PL_CAP_WRITE) == 0 ? ", read-only" : "");
 }
 
-int
-pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export **out,
-	       struct pl_error *err)
+static int
+export_open(const struct pl_params *params, unsigned flags, struct pl_export **out,
+	    struct pl_error *err)
 {
 	struct pl_export *ex = calloc(1, sizeof *ex);
 	int error = -ENOMEM;
@@ -67,6 +72,25 @@ pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export 
 fail:
 	pl_params_free(ex->params);
 	free(ex);
+	return error;
+}
+
+int
+pl_export_open(const struct pl_params *params, unsigned flags, struct pl_export **ex,
+	       struct pl_error *err)
+{
+	unsigned read_only = flags & PL_OPEN_READ_ONLY;
+	struct pl_error why;
+	int error = export_open(params, read_only, ex, &why);
+
+	if ((flags & PL_OPEN_FALL_BACK) != 0 && !read_only &&
+	    (error == -EACCES || error == -EPERM || error == -EROFS)) {
+		error = export_open(params, PL_OPEN_READ_ONLY, ex, err);
+		if (error == 0)
+			log_warn("%s: it is served read-only", why.text);
+	} else if (error != 0 && err != NULL) {
+		*err = why;
+	}
 	return error;
 }
 

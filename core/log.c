@@ -31,6 +31,11 @@ log_line(enum pl_log_level level, const char *fmt, va_list args)
 	char line[6000];
 
 	vsnprintf(line, sizeof line, fmt, args);
+	/* Names come from peers, and lines go to terminals. */
+	for (char *c = line; *c != '\0'; c++) {
+		if ((unsigned char)*c < ' ' || *c == '\x7f')
+			*c = '?';
+	}
 	log_sink(level, line);
 }
 

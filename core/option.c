@@ -349,9 +349,13 @@ pl_option_rows(const struct pl_option *table, const char *before, const char *be
 	if (f == NULL)
 		return NULL;
 	for (const struct pl_option *o = table; o->name != NULL; o++) {
-		int n = fprintf(f, "%s%s%s%s ", before, o->name, between, option_words(o));
+		int n = fprintf(f, "%s%s%s%s", before, o->name, between, option_words(o));
 
-		fprintf(f, "%*s", n < HELP_COLUMN ? HELP_COLUMN - n : 0, "");
+		if (n >= HELP_COLUMN) {
+			fputc('\n', f);
+			n = 0;
+		}
+		fprintf(f, "%*s", HELP_COLUMN - n, "");
 		help_option(f, o);
 	}
 	if (fclose(f) != 0) {
@@ -412,7 +416,8 @@ pl_option_nearest(const struct pl_option *table, const char *name, unsigned *dis
 	const struct pl_option *nearest = NULL;
 
 	for (const struct pl_option *o = table; o->name != NULL; o++) {
-		unsigned d = name_distance(name, o->name);
+		bool begun = *name != '\0' && strncmp(o->name, name, strlen(name)) == 0;
+		unsigned d = begun ? 1 : name_distance(name, o->name);
 
 		if (d < *distance) {
 			*distance = d;

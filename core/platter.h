@@ -116,8 +116,8 @@ char *pl_option_rows(const struct pl_option *table, const char *before, const ch
 /* The row with that name, or NULL. */
 const struct pl_option *pl_option_find(const struct pl_option *table, const char *name);
 
-/* The row whose name is likest to a misspelt one, if it is less than *distance letters away,
- * which is set; or NULL. */
+/* The row whose name is likest to a misspelt or shortened one, if it is less than *distance
+ * letters away, which is set; or NULL. */
 const struct pl_option *pl_option_nearest(const struct pl_option *table, const char *name,
 					  unsigned *distance);
 
@@ -206,7 +206,10 @@ struct pl_geometry {
 	uint32_t preferred;      /* bytes, a power of two: requests that cost no copy */
 };
 
-enum pl_open_flag { PL_OPEN_READ_ONLY = 1 << 0 };
+enum pl_open_flag {
+	PL_OPEN_READ_ONLY = 1 << 0,
+	PL_OPEN_FALL_BACK = 1 << 1, /* to read-only, if writing is denied; the log says so */
+};
 
 /*
  * Opens what params describe: `driver` (default "file") and that driver's options.
@@ -224,6 +227,8 @@ int pl_export_check(const struct pl_params *params, struct pl_error *err);
 void pl_export_close(struct pl_export *ex);
 
 unsigned pl_export_capabilities(const struct pl_export *ex);
+/* Of these, what is left to somebody who may only read. */
+unsigned pl_capabilities_reading(unsigned capabilities);
 const struct pl_geometry *pl_export_geometry(const struct pl_export *ex);
 const char *pl_export_name(const struct pl_export *ex); /* for people: the path, say */
 const char *

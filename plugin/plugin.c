@@ -154,22 +154,12 @@ check_directory(const char *path)
 	return 0;
 }
 
-/* An image that cannot be written is served read-only, and that is said: nbdkit's filters
- * (cow) may make of it a disk that can. */
-static int
-open_export(const char *name, const struct pl_params *params, bool read_only, struct pl_export **ex,
-	    struct pl_error *err)
+/* An image that cannot be written is served read-only: nbdkit's filters (cow) may make of it a
+ * disk that can. */
+static unsigned
+open_flags(bool read_only)
 {
-	struct pl_error why;
-	int error = served_open(name, params, read_only ? PL_OPEN_READ_ONLY : 0, ex, err);
-
-	if (read_only || (error != -EACCES && error != -EPERM && error != -EROFS))
-		return error;
-	why = *err;
-	error = served_open(name, params, PL_OPEN_READ_ONLY, ex, err);
-	if (error == 0)
-		log_warn("%s: it is served read-only", why.text);
-	return error;
+	return read_only ? PL_OPEN_READ_ONLY : PL_OPEN_FALL_BACK;
 }
 
 static int
@@ -182,7 +172,7 @@ platter_get_ready(void)
 		return fail(&err);
 	if (plugin_directory() != NULL)
 		return check_directory(plugin_directory());
-	if (open_export(NULL, plugin_params, read_only, &plugin_export, &err) != 0)
+	if (served_open(NULL, plugin_params, open_flags(read_only), &plugin_export, &err) != 0)
 		return fail(&err);
 	return 0;
 }
@@ -206,7 +196,7 @@ open_named(const char *name, int readonly, struct pl_export **ex, struct pl_erro
 	p = params_of(name, err);
 	if (p == NULL)
 		return err->code;
-	error = open_export(name, p, readonly, ex, err);
+	error = served_open(name, p, open_flags(readonly), ex, err);
 	pl_params_free(p);
 	return error;
 }
