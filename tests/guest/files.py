@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import guest
 import tap
-from tap import test
+from guest import served
 
 WRITES = [f"write+fua:{i * 65536}:4096" for i in range(8)]
 MAKE = {
@@ -43,24 +43,34 @@ def assert_flushed(kind):
         assert "flush" in before and before.index("flush") > 0, f"{number}: {before}"
 
 
-@test
+@served
 def a_fua_write_over_written_blocks_is_native_on_ext4():
     assert_native("ext4")
 
 
-@test
+@served
 def a_fua_write_over_written_blocks_is_native_on_xfs():
     assert_native("xfs")
 
 
-@test
+@served
 def a_fua_write_to_blocks_never_written_is_flushed_on_ext4():
     assert_flushed("ext4")
 
 
-@test
+@served
 def a_fua_write_to_blocks_never_written_is_flushed_on_xfs():
     assert_flushed("xfs")
+
+
+@served
+def a_server_that_was_killed_is_followed_at_once():
+    """Its lock dies with it, although its ring may hold the image for a moment longer."""
+    serve = "serve /tmp/disk.img cache=writeback"
+    kill = "kill -9 $(cat /tmp/pid); wait 2>/dev/null || true"
+    guest.run(guest.NULL_BLK, "truncate -s 1M /tmp/disk.img",
+              *[serve, "send write+fua:0:65536,write:65536:65536 flush", kill] * 5,
+              serve, "send read:0:65536", "unserve")
 
 
 tap.main()

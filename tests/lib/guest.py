@@ -4,16 +4,18 @@
                        "ask nullb0 write+fua:0:4096")
     assert guest.asked(output) == ["write+fua", "reply write+fua:0:4096"]
 
-The guest has devices that this machine may lack, and a kernel that may be watched.
+The guest has devices that this machine may lack, and a kernel that may be watched. A case
+that is `served` runs once for each front end.
 """
 
+import functools
 import os
 import re
 import subprocess
 from typing import NamedTuple
 
 import tap
-from server import BUILD, PLUGIN, SOURCE
+from server import BUILD, FRONT_ENDS, PLATTERD, PLUGIN, SOURCE, Nbdkit
 
 GUEST = os.path.join(SOURCE, "tests", "guest", "guest")
 CLIENT = os.path.join(BUILD, "tests", "guest", "client")
@@ -40,11 +42,23 @@ nullb() {{
 	nullb_on
 }}
 
-# serve FILE OPTION... ; serve_by PLUGIN FILE OPTION...
-serve() {{ serve_by {PLUGIN} "$@"; }}
-serve_by() {{
+# serve FILE OPTION... : by the front end that the case is for, on /tmp/socket; platterd gets
+# the words of $also, too. serve_by PLUGIN FILE OPTION... : by nbdkit.
+serve() {{ serve_by_$front_end "$@"; }}
+serve_by_nbdkit() {{ serve_by {PLUGIN} "$@"; }}
+serve_by() {{ start nbdkit -f -U /tmp/socket -P /tmp/pid "$@"; }}
+also=
+serve_by_platterd() {{
+	local export="name=,path=$1" option
+	shift
+	for option; do
+		export=$export,$option
+	done
+	start {PLATTERD} --foreground --unix /tmp/socket --pidfile /tmp/pid $also --export "$export"
+}}
+start() {{
 	rm -f /tmp/pid /tmp/socket
-	nbdkit -f -U /tmp/socket -P /tmp/pid "$@" >/tmp/said 2>&1 &
+	"$@" >/tmp/said 2>&1 &
 	until [ -s /tmp/pid ]; do
 		kill -0 $! 2>/dev/null || {{ cat /tmp/said; exit 1; }}
 		sleep 0.02
@@ -112,14 +126,32 @@ VIRTIO = Disk("vda", "write back", 0, disks=("64M",))
 VIRTIO_WRITE_THROUGH = Disk("vda", "write through", 0, disks=("64M,write-cache=off",))
 
 
+front_end = Nbdkit      # of this case
+
+
+def served(case=None, *, on=FRONT_ENDS, **how):
+    """Registers a case for each front end; that of the first keeps the plain name."""
+    if case is None:
+        return functools.partial(served, on=on, **how)
+    for one in on:
+        def run_on(one=one):
+            global front_end    # of this process, which runs this case only
+            front_end = one
+            case()
+        run_on.__name__ = case.__name__ + ("" if one is on[0] else "_on_" + one.name)
+        tap.test(run_on, **how)
+    return case
+
+
 def run(disk, *steps, programs=(), modules=()):
     """Runs shell steps with that disk; returns what they printed. A failing step fails."""
     command = [GUEST]
-    for option, values in (("--put", ["nbdkit", PLUGIN, FILE_PLUGIN, CLIENT, *programs]),
+    servers = ["nbdkit", PLUGIN, FILE_PLUGIN] if front_end is Nbdkit else [PLATTERD]
+    for option, values in (("--put", [*servers, CLIENT, *programs]),
                            ("--module", [*disk.modules, *modules]), ("--disk", disk.disks)):
         for value in values:
             command += [option, value]
-    script = "\n".join([FUNCTIONS, disk.make(), *steps, ""])
+    script = "\n".join([FUNCTIONS, "front_end=" + front_end.name, disk.make(), *steps, ""])
     done = subprocess.run([*command, "-"], input=script, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 77:

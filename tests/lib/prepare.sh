@@ -5,10 +5,12 @@
 packages_serve="
 	autoconf automake gcc libc6-dev libtool make perl pkg-config
 	liburing-dev nbdkit nbdkit-plugin-dev
+	libcap-ng-dev libgnutls28-dev libjansson-dev libmicrohttpd-dev
+	libseccomp-dev libsystemd-dev
 	libnbd-bin python3 python3-libnbd"
 packages_test="
 	clang clang-format libclang-rt-14-dev
-	fio guestfish nbd-client qemu-utils strace
+	curl fio gnutls-bin guestfish nbd-client nbd-server qemu-system-common qemu-utils strace
 	e2fsprogs xfsprogs
 	busybox-static kmod linux-image-cloud-amd64 qemu-system-x86"
 

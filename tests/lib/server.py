@@ -27,6 +27,7 @@ SOURCE = os.environ.get("PLATTER_SRC") or os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("PLATTER_BUILD") or (
     os.getcwd() if os.path.exists("plugin.so") else SOURCE)
 PLUGIN = os.path.join(BUILD, "plugin.so")
+PLATTERD = os.path.join(BUILD, "platterd")
 
 # Of a sanitizer build: the run-time library that has to come first in a process which
 # loads the plugin.
@@ -46,45 +47,36 @@ class StartFailed(Exception):
         self.status, self.seconds = status, seconds
 
 
-class Nbdkit:
-    """nbdkit with the plugin; words are given as they are, options as key=value.
+class FrontEnd:
+    """A server that runs; what they all have in common. Subclasses say how it is started."""
 
-    wrap: a command that runs the server, strace say. filters: names, outermost first.
-    threads: that many for each connection, instead of nbdkit's 16. plugin: one to compare with.
-    """
-
-    name = "nbdkit"
-
-    def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16,
-                 plugin=PLUGIN, **options):
+    def __init__(self, run):
         base = tempfile.mktemp(prefix="s", dir=run)
-        self.address, self.pid_file = base + ".sock", base + ".pid"
-        self.uri = "nbd+unix:///?socket=" + self.address
-        command = [*wrap, *NBDKIT, "-f", "--exit-with-parent", "-U", self.address,
-                   "-P", self.pid_file, "--threads=%d" % threads]
-        command += ["--filter=" + f for f in filters]
-        command += ["-r"] if read_only else []
-        command += [plugin, *words]
-        command += ["%s=%s" % (k, v) for k, v in options.items()]
+        self.socket, self.pid_file = base + ".sock", base + ".pid"
+        self.address, self.uri = self.socket, "nbd+unix:///?socket=" + self.socket
         self.log = open(base + ".log", "a+")
         self.over = False       # and its end needs no judgement
         self.pid = None
+
+    def start(self, command, env=None):
+        """Returns when there is a file with its process id: then it is ready for clients."""
         began = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=self.log)
-        # nbdkit writes the file when it is ready for clients.
+                                        stderr=self.log, env=env)
         while not (os.path.exists(self.pid_file) and os.path.getsize(self.pid_file)):
             time.sleep(0.005)
             waited = time.monotonic() - began
-            # With a sanitizer it may hang after the last word (see wait).
-            refused = PRELOAD and re.search("error:(?!.*it is served read-only)", self.said())
-            if self.process.poll() is not None or refused:
+            if self.process.poll() is not None or self.refused():
                 raise StartFailed(self.said(), self.wait(), waited)
             if waited > 10 * PATIENCE:
                 self.kill()
                 raise StartFailed("hangs at start\n" + self.said(), self.wait(), waited)
         with open(self.pid_file) as f:
             self.pid = int(f.read())
+
+    def refused(self):
+        """Whether it will not start, although its process has not ended yet."""
+        return False
 
     def __enter__(self):
         return self
@@ -112,7 +104,52 @@ class Nbdkit:
         return self.process.wait()
 
     def wait(self):
-        """Its exit status, negative when a signal ended it; None when it only lacks that.
+        """Its exit status, negative when a signal ended it."""
+        try:
+            return self.process.wait(20 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def terminate(self):
+        os.kill(self.pid, signal.SIGTERM)
+
+    def stop(self):
+        """Asks it to end, and holds it to an orderly end."""
+        if self.over:
+            return
+        with contextlib.suppress(ProcessLookupError):   # the status below tells why
+            self.terminate()
+        status, said = self.wait(), self.said()
+        assert status in (0, None), "the server ended with status %d: %s" % (status, said)
+        assert "Sanitizer" not in said and "runtime error:" not in said, said
+
+
+class Nbdkit(FrontEnd):
+    """nbdkit with the plugin; words are given as they are, options as key=value.
+
+    wrap: a command that runs the server, strace say. filters: names, outermost first.
+    threads: that many for each connection, instead of nbdkit's 16. plugin: one to compare with.
+    """
+
+    name = "nbdkit"
+
+    def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16,
+                 plugin=PLUGIN, **options):
+        super().__init__(run)
+        command = [*wrap, *NBDKIT, "-f", "--exit-with-parent", "-U", self.socket,
+                   "-P", self.pid_file, "--threads=%d" % threads]
+        command += ["--filter=" + f for f in filters]
+        command += ["-r"] if read_only else []
+        command += [plugin, *words]
+        command += ["%s=%s" % (k, v) for k, v in options.items()]
+        self.start(command)
+
+    def refused(self):
+        # With a sanitizer it may hang after the last word (see wait).
+        return PRELOAD and re.search("error:(?!.*it is served read-only)", self.said())
+
+    def wait(self):
+        """As above, or None when it only lacks that.
 
         With gcc 12's sanitizers in it, Debian's nbdkit, whatever its plugin, hangs in glibc's
         locale lock at exit once it has printed the words for an errno.
@@ -124,25 +161,67 @@ class Nbdkit:
             status = self.kill()
             return None if hangs else status
 
-    def stop(self):
-        """Asks it to end, and holds it to an orderly end."""
-        if self.over:
-            return
-        with contextlib.suppress(ProcessLookupError):   # the status below tells why
-            os.kill(self.pid, signal.SIGTERM)
-            if PRELOAD:
-                # The thread sanitizer keeps a signal that comes just before a poll(2) until
-                # that ends, which only another signal brings about.
-                try:
-                    self.process.wait(1)
-                except subprocess.TimeoutExpired:
-                    os.kill(self.pid, signal.SIGTERM)
-        status, said = self.wait(), self.said()
-        assert status in (0, None), "the server ended with status %d: %s" % (status, said)
-        assert "Sanitizer" not in said and "runtime error:" not in said, said
+    def terminate(self):
+        super().terminate()
+        if PRELOAD:
+            # The thread sanitizer keeps a signal that comes just before a poll(2) until
+            # that ends, which only another signal brings about.
+            try:
+                self.process.wait(1)
+            except subprocess.TimeoutExpired:
+                super().terminate()
 
 
-FRONT_ENDS = [Nbdkit]
+class Platterd(FrontEnd):
+    """platterd; words and options are those of Nbdkit, and describe its default export.
+
+    args: more words of its command line. tcp: on 127.0.0.1 instead of a unix socket, and the
+    address is host and port. tls: a folder of certificates or a file of keys (see tests/lib/pki.py),
+    and nobody is served without TLS.
+    """
+
+    name = "platterd"
+    finds_leaks = True      # of a sanitizer build; a program about the sandbox sets it to False
+
+    def __init__(self, run, *words, read_only=False, wrap=(), args=(), tcp=False, tls=None,
+                 **options):
+        super().__init__(run)
+        # It ends with this process, as nbdkit does by an option.
+        command = [*wrap, "setpriv", "--pdeathsig", "TERM", PLATTERD, "--foreground",
+                   "--pidfile", self.pid_file]
+        command += ["--tcp", "127.0.0.1:0"] if tcp else ["--unix", self.socket]
+        if tls is not None:
+            kind = "certificates" if os.path.isdir(tls) else "psk"
+            command += ["--tls", "required", "--tls-" + kind, tls]
+        command += args
+        if words or options:
+            command += self.export(words, read_only, options)
+        env = dict(os.environ)
+        if self.finds_leaks and "ASAN_OPTIONS" in env and not wrap and "--sandbox" not in args:
+            # They are looked for by ways that the sandbox closes.
+            env["ASAN_OPTIONS"] = env["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1")
+            command += ["--sandbox", "off"]
+        self.start(command, env)
+        if tcp:
+            self.uri = re.search(r"nbds?://127\.0\.0\.1:\d+", self.said())[0]
+            self.address = "127.0.0.1", int(self.uri.rpartition(":")[2])
+        elif tls is not None:
+            self.uri = self.uri.replace("nbd", "nbds", 1)
+
+    @staticmethod
+    def export(words, read_only, options):
+        """By the options of a single image where they suffice, else by --export."""
+        if len(words) == 1 and "=" not in words[0] and set(options) <= {"cache", "fua"}:
+            return [*(["--read-only"] if read_only else []),
+                    *["--%s=%s" % item for item in options.items()], words[0]]
+        pairs = [tuple(w.split("=", 1)) if "=" in w else ("path", w) for w in words]
+        pairs += options.items()
+        pairs += [("read-only", "on")] if read_only else []
+        return ["--export", ",".join(["name="] + [
+            "%s=%s" % (k, str(v).replace(",", ",,")) for k, v in pairs])]
+
+
+FRONT_ENDS = [Nbdkit, Platterd]
 
 
 def strace(output, *rules):
@@ -205,7 +284,7 @@ def served(case=None, *, name=None, on=FRONT_ENDS, **how):
             finally:
                 factory.close()
         run.__name__ = name or case.__name__
-        if front_end is not FRONT_ENDS[0]:
+        if front_end is not on[0]:
             run.__name__ += "_on_" + front_end.name
         tap.test(run, **how)
     return case

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The clients that people use, and nbdkit's own filters, over the plugin."""
+"""The clients that people use, over each of their ways in, and nbdkit's own filters."""
 
 import json
 import os
@@ -12,9 +12,11 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import nbdraw
+import pki
 import tap
+from model import Model
 from nbdraw import FUA, NO_HOLE
-from server import Nbdkit, served
+from server import FrontEnd, Nbdkit, Platterd, served
 
 KiB, MiB = 1 << 10, 1 << 20
 ODD = 8 * MiB + 777
@@ -139,6 +141,23 @@ assert h.pread(size, 0) == model
         run("nbdsh", "-u", s.uri, "-c", script)
 
 
+@served
+def nbdcopy_hears_of_a_bad_block_and_of_no_other(server):
+    """A copy that lacks a block must not pass for one that is whole."""
+    image, back = patterned(server.path("source"), 2 * MiB), server.path("back")
+    with server(image, driver="fault", over="file", kind="read", offset=MiB, length=4096,
+                repeat="forever") as s:
+        # One at a time: two replies to a client that has gone are more than nbdkit 1.32 survives.
+        assert "Input/output error" in run("nbdcopy", "--synchronous", s.uri, back, status=1)
+        with nbdraw.connect(s.address) as c:
+            whole = content(image)
+            for offset in range(0, 2 * MiB, 64 * KiB):
+                error = nbdraw.error_of(c.read, offset, 64 * KiB)
+                assert error == ("EIO" if offset == MiB else ""), offset
+            assert c.read(0, MiB) == whole[:MiB]
+            assert c.read(MiB + 4096, MiB - 4096) == whole[MiB + 4096:]
+
+
 # ---- QEMU's
 
 def nbd_node(s):
@@ -187,14 +206,63 @@ def qemu_io_writes_with_fua_and_verifies(server):
             assert "failed" not in said and "error" not in said.lower(), said
 
 
-# ---- fio
+# ---- servers that are our clients
+
+class Proxy(FrontEnd):
+    """Serves again what another server serves."""
+
+    def __init__(self, run, *command):
+        super().__init__(run)
+        if shutil.which(command[0]) is None:
+            tap.skip(command[0] + " is not installed")
+        self.start([word.format(socket=self.socket, pid=self.pid_file) for word in command])
+
+
+def exercise_through(server, *command):
+    """Bytes and flags arrive, by two hands, where they belong."""
+    image = server.image(2 * MiB, fill=0xEE)
+    for mode in ("writeback", "none"):
+        before = content(image)
+        with server(image, cache=mode) as s:
+            command_here = [word.replace("SOCKET", s.address) for word in command]
+            with Proxy(server.run, *command_here) as p, nbdraw.connect(p.address) as c:
+                assert c.size == 2 * MiB and c.flags & nbdraw.SEND_FUA, "%#x" % c.flags
+                model = Model(c, before, tap.seed(), fua=0.5)
+                model.run(80)
+                model.crowd([c], 100, 4096)
+                c.flush()
+        model.compare(image)
+
 
 @served
-def fio_verifies_random_writes(server):
+def qemu_storage_daemon_is_a_client(server):
+    exercise_through(
+        server, "qemu-storage-daemon", "--pidfile", "{pid}",
+        "--blockdev", "driver=nbd,node-name=n,server.type=unix,server.path=SOCKET",
+        "--nbd-server", "addr.type=unix,addr.path={socket}",
+        "--export", "type=nbd,id=e,node-name=n,name=,writable=on")
+
+
+@served
+def qemu_nbd_is_a_client(server):
+    exercise_through(server, "qemu-nbd", "--persistent", "-f", "raw", "--pid-file={pid}",
+                     "--discard=unmap", "-k", "{socket}", "nbd+unix:///?socket=SOCKET")
+
+
+@served
+def nbdkit_is_a_client(server):
+    """By its nbd plugin, and over several connections."""
+    exercise_through(server, "nbdkit", "-f", "-U", "{socket}", "-P", "{pid}", "nbd",
+                     "socket=SOCKET")
+
+
+# ---- fio
+
+def fio_verifies(server, **how):
     if "uri" not in run("fio", "--enghelp=nbd", cwd=server.dir):
         tap.skip("this fio has no nbd engine")
     for mode, sizes in (("writeback", "512-256k"), ("none", "4k-64k")):
-        with server(server.image(64 * MiB), cache=mode) as s:
+        with server(server.image(64 * MiB), cache=mode, **how) as s:
             said = run("fio", "--name=verify", "--ioengine=nbd", "--uri=" + s.uri, "--rw=randrw",
                        "--bsrange=" + sizes, "--iodepth=32", "--size=32M", "--fsync=64",
                        "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=256",
@@ -204,12 +272,23 @@ def fio_verifies_random_writes(server):
             assert job["read"]["total_ios"] > job["write"]["total_ios"], "nothing was verified"
 
 
+@served
+def fio_verifies_random_writes(server):
+    fio_verifies(server)
+
+
+@served(on=[Platterd])
+def fio_verifies_random_writes_over_tcp(server):
+    fio_verifies(server, tcp=True)
+
+
 # ---- guestfish
 
-def guestfish(s, *commands, read_only=False):
+def guestfish(uri, *commands, read_only=False):
     """One appliance; commands are lists of words."""
+    # It has a spelling of its own for a path.
     command = ["guestfish", "--ro" if read_only else "--rw", "--format=raw",
-               "-a", "nbd:///?socket=" + s.address, "run"]
+               "-a", uri.replace("nbd+unix:", "nbd:"), "run"]
     for c in commands:
         command += [":", *c.split(" ")]
     env = dict(os.environ, LIBGUESTFS_BACKEND="direct", LIBGUESTFS_BACKEND_SETTINGS="force_tcg",
@@ -224,7 +303,7 @@ def guestfish_makes_a_file_system_that_fsck_likes(server):
     payload = patterned(server.path("payload"), 5 * MiB + 3)
     with server(image) as s:
         said = guestfish(
-            s, "part-disk /dev/sda mbr", "mkfs ext4 /dev/sda1", "mount /dev/sda1 /",
+            s.uri, "part-disk /dev/sda mbr", "mkfs ext4 /dev/sda1", "mount /dev/sda1 /",
             "mkdir /d", "write /d/hello hello-there", "upload %s /d/payload" % payload, "sync",
             "umount-all", "e2fsck /dev/sda1 correct:true",
             "mount /dev/sda1 /", "cat /d/hello", "checksum sha256 /d/payload", "fstrim /",
@@ -242,13 +321,103 @@ def guestfish_finds_its_files_in_another_session(server):
     image = server.image(512 * MiB)
     payload = patterned(server.path("payload"), 40 * MiB, seed=2)
     with server(image, cache="none") as s:
-        guestfish(s, "part-disk /dev/sda gpt", "mkfs ext4 /dev/sda1", "mount /dev/sda1 /",
+        guestfish(s.uri, "part-disk /dev/sda gpt", "mkfs ext4 /dev/sda1", "mount /dev/sda1 /",
                   "upload %s /one" % payload, "upload %s /two" % payload, "rm /one", "fstrim /",
                   "upload %s /three" % payload, "umount-all")
     with server(image, read_only=True) as s:
-        said = guestfish(s, "mount-ro /dev/sda1 /", "checksum sha256 /two",
+        said = guestfish(s.uri, "mount-ro /dev/sda1 /", "checksum sha256 /two",
                          "checksum sha256 /three", "umount-all", read_only=True)
     assert said.split() == [run("sha256sum", payload).split()[0]] * 2, said
+
+
+# ---- each way in: TCP, and TLS on both kinds of socket
+
+def ways(server, image, **options):
+    """platterd on each, one after the other: it, the URI for libnbd, and the words for QEMU."""
+    if shutil.which("certtool") is None:
+        tap.skip("certtool is not installed")
+    top = pki.make(server.path("pki"))
+    client = top + "/client"
+    creds = ["--object", "tls-creds-x509,id=tls,endpoint=client,dir=" + client]
+    for tcp in (False, True):
+        for tls in (None, top + "/server"):
+            with server(image, tcp=tcp, tls=tls, **options) as s:
+                uri, words = s.uri, []
+                where = ("driver=nbd,server.type=inet,server.host=127.0.0.1,server.port=%d"
+                         % s.address[1] if tcp else "driver=nbd,server.type=unix,server.path="
+                         + s.address)
+                if tls is not None:
+                    uri += ("?" if tcp else "&") + "tls-certificates=" + client
+                    # A path has no name that a certificate could have.
+                    uri = uri.replace("nbds+unix:///", "nbds+unix://localhost/")
+                    where += ",tls-creds=tls" + ("" if tcp else ",tls-hostname=localhost")
+                    words = creds
+                print(uri)
+                yield s, uri, words, where
+
+
+@served(on=[Platterd])
+def libnbd_comes_by_each_way(server):
+    source, back = patterned(server.path("source"), ODD), server.path("back")
+    for s, uri, _, _ in ways(server, server.image(ODD)):
+        said = json.loads(run("nbdinfo", "--json", uri))
+        assert said["exports"][0]["export-size"] == ODD
+        assert said["TLS"] == uri.startswith("nbds"), said
+        run("nbdinfo", "--list", uri)
+        run("nbdcopy", "--flush", "--connections=4", "--requests=32", source, uri)
+        run("nbdcopy", "--connections=4", uri, back)
+        assert content(back) == content(server.path("disk.img")) == content(source)
+
+
+@served(on=[Platterd])
+def qemu_comes_by_each_way(server):
+    source = patterned(server.path("source"), 8 * MiB)
+    for s, uri, creds, where in ways(server, server.image(8 * MiB), cache="none"):
+        image = "--image-opts"
+        raw = "driver=raw,file." + where.replace(",", ",file.")
+        run("qemu-img", "convert", *creds, "-n", "--target-image-opts", "-f", "raw", "-W",
+            source, raw)
+        run("qemu-img", "compare", *creds, image, "driver=raw,file.filename=" + source, raw)
+        said = run("qemu-io", *creds, image, raw, "-c", "write -f -P 0x11 0 64k",
+                   "-c", "read -P 0x11 0 64k", "-c", "flush")
+        assert "failed" not in said, said
+
+
+@served(on=[Platterd])
+def nbd_client_lists_the_exports(server):
+    image = server.image(MiB)
+    more = ["--export", "name=second disk,path=" + server.image(MiB, "second.img")]
+    with server(image, tcp=True, args=more) as s:
+        said = run("nbd-client", "-l", "127.0.0.1", "-p", str(s.address[1]))
+        assert "second disk" in said, said
+
+
+@served(on=[Platterd])
+def who_asks_for_no_name_hears_which_there_are(server):
+    """There is no default export; and the client is told so, and can list the others."""
+    with server(args=["--export", "name=a,path=" + server.image(MiB)]) as s:
+        try:
+            nbdraw.connect(s.address, structured=False)
+            raise AssertionError("served without a name")
+        except nbdraw.Refused as e:
+            assert "no default export" in str(e), e
+        assert "--list" in run("nbdinfo", s.uri, status=1)
+        assert 'export="a"' in run("nbdinfo", "--list", s.uri)
+        assert "size: 1" in run("nbdinfo", s.uri.replace("///", "///a"))
+        run("qemu-img", "info", "nbd:unix:%s:exportname=a" % s.address)
+        run("qemu-img", "info", "nbd:unix:" + s.address, status=1)
+
+
+@served(on=[Platterd], limit=180)
+def guestfish_reads_a_named_export_over_tcp(server):
+    """Its probe connects and leaves; the export cannot be written and need not be."""
+    image = server.image(8 * MiB)
+    run("mkfs.ext4", "-q", image)
+    with server(tcp=True, args=["--export", "name=a,read-only=on,path=" + image]) as s:
+        said = guestfish("nbd://127.0.0.1:%d/a" % s.address[1], "list-filesystems",
+                         read_only=True)
+        assert "/dev/sda: ext4" in said, said
+        assert "error" not in s.said(), s.said()
 
 
 # ---- nbdkit's filters, with the plugin below

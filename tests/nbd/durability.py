@@ -11,6 +11,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ctl
 import nbdraw
 import tap
 from nbdraw import CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA, error_of
@@ -254,6 +255,29 @@ def sixteen_writers_share_flushes_that_began_after_they_wrote(server):
 @served(on=[Nbdkit])
 def writers_on_four_connections_share_flushes(server):
     share(server, 4)
+
+
+@ctl.served
+def writers_on_every_worker_share_flushes(server):
+    """What strace cannot see in platterd's rings, its counters tell; a sync takes 3 ms here."""
+    each = 96
+    image = server.image(4 * each * BLOCK, fill=0xEE)
+    with server(image, driver="fault", over="file", cache="writeback", fua="commit", kind="flush",
+                fault="delay", delay="3ms", repeat="forever", args=["--loops", "2"]) as s, \
+            s.operator() as o:
+        clients = [nbdraw.connect(s.address) for _ in range(4)]
+        threads = [threading.Thread(target=write_many, args=(
+            c, range(n * each * BLOCK, (n + 1) * each * BLOCK, BLOCK), 16, FUA))
+            for n, c in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for c in clients:
+            c.close()
+        counters = o.export()["counters"]
+        assert counters["committed"] == 4 * each, counters
+        assert 0 < counters["groups"] <= 2 * each, counters
 
 
 # ---- syncs that fail

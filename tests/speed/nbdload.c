@@ -1,7 +1,7 @@
 /*
  * nbdload.c - how fast does an NBD server answer?
  *
- *	nbdload [OPTION...] SOCKET | HOST:PORT
+ *	nbdload [OPTION...] SOCKET | HOST:PORT [EXPORT]
  *
  * Each connection has a thread, which keeps --qd requests in flight: it receives all
  * replies there are with one system call, and sends what takes their places with another.
@@ -43,6 +43,7 @@ static const char *const syncs[] = { "none", "fua", "flush", NULL };
 static uint64_t op, bs = 4096, qd = 1, conns = 1, sync_by, seed = 1, server;
 static uint64_t runtime_ms = 2000, warmup_ms = 500;
 static bool writes, random_offsets;
+static const char *export_name = "";
 
 static const struct option {
 	const char *name;
@@ -67,7 +68,7 @@ static const struct option {
 static void
 usage(void)
 {
-	puts("usage: nbdload [OPTION...] SOCKET | HOST:PORT\n"
+	puts("usage: nbdload [OPTION...] SOCKET | HOST:PORT [EXPORT]\n"
 	     "Loads an NBD server and prints what it did as JSON.\n");
 	for (const struct option *opt = options; opt < options + OPTIONS; opt++)
 		printf("  --%-10s %s\n", opt->name, opt->help);
@@ -94,7 +95,7 @@ parse_value(const struct option *opt, const char *text)
 	return end > text && *end == '\0';
 }
 
-/* Returns the address, which is the one word that is no option. */
+/* Returns the address, which is the first word that is no option. */
 static const char *
 parse_options(char **argv)
 {
@@ -107,7 +108,7 @@ parse_options(char **argv)
 		if (strcmp(name, "--help") == 0)
 			usage();
 		if (strncmp(name, "--", 2) != 0) {
-			address = name;
+			*(address == NULL ? &address : &export_name) = name;
 			continue;
 		}
 		while (opt < options + OPTIONS && strcmp(opt->name, name + 2) != 0)
@@ -404,18 +405,22 @@ get(int fd, void *to, size_t length)
 		errx(1, "the server hung up in the handshake");
 }
 
-/* Returns the size of the export that has no name. */
+/* Returns the size of the export. */
 static uint64_t
 handshake(int fd)
 {
-	const struct choice choice = choose_default_export();
+	struct choice choice = choose_default_export();
+	struct iovec to_send[] = { { &choice, sizeof(choice) },
+				   { (char *)export_name, strlen(export_name) } };
+	const ssize_t length = (ssize_t)(sizeof(choice) + strlen(export_name));
 	struct greeting greeting;
 	struct chosen chosen;
 
 	get(fd, &greeting, sizeof(greeting));
 	if (!is_newstyle(&greeting))
 		errx(1, "this is not an NBD server");
-	if (send(fd, &choice, sizeof(choice), MSG_NOSIGNAL) != (ssize_t)sizeof(choice))
+	choice.length = htobe32((uint32_t)strlen(export_name));
+	if (writev(fd, to_send, 2) != length)
 		err(1, "send");
 	get(fd, &chosen, sizeof(chosen));
 	if (sync_by == SYNC_FUA && (be16toh(chosen.flags) & CAN_FUA) == 0)

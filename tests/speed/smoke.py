@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import server
 import tap
 
-CELL = "writeback-fua-4k-1x16"
+CELL = "plugin-writeback-fua-4k-1x16"
 
 
 @tap.test
@@ -28,9 +28,9 @@ def compare_measures_a_cell_and_tells_it_well_formed():
         folder.close()
 
     header, line = done.stdout.splitlines()
-    assert header.split()[:5] == ["cell", "goal", "ours", "peer", "ratio"], header
+    assert header.split()[:5] == ["cell", "goals", "ours", "peer", "ratio"], header
     name, goal, *rates = line.split()[:5]
-    assert (name, goal) == (CELL, "2.0") and all(float(r) > 0 for r in rates), line
+    assert (name, goal) == (CELL, "2") and all(float(r) > 0 for r in rates), line
 
     assert told["size"] == 8 << 20 and told["quick"] is True
     [row] = told["rows"]

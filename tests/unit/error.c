@@ -43,3 +43,10 @@ TEST(a_log_line_comes_whole_to_the_sink)
 	log_warn("export %s: %d", "e", 3);
 	assert_str(logged, "export e: 3");
 }
+
+TEST(a_log_line_has_no_control_characters)
+{
+	pl_log_to(remember);
+	log_warn("export \"%s\"", "a\nb\x1b[2J\x7f");
+	assert_str(logged, "export \"a?b?[2J?\"");
+}

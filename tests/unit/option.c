@@ -185,3 +185,52 @@ TEST(help_names_every_option_of_every_driver)
 	free(help);
 	free(dump);
 }
+
+TEST(a_misspelt_or_shortened_name_finds_its_row)
+{
+	static const struct {
+		const char *name, *row;
+	} rows[] = {
+		{ "tezt", "text" },      { "txet", "text" },  { "wrod", "word" },
+		{ "numbers", "number" }, { "num", "number" }, { "sizes", "size" },
+		{ "time-s", "time" },    { "o", "on" },       { "xyzzy", NULL },
+		{ "something", NULL },
+	};
+
+	for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+		unsigned distance = 3;
+		const struct pl_option *o = pl_option_nearest(table, rows[i].name, &distance);
+
+		if (rows[i].row == NULL)
+			assert_eq(o, NULL);
+		else
+			assert_str(o != NULL ? o->name : "nothing", rows[i].row);
+	}
+	assert_eq(pl_option_find(table, "text"), &table[0]);
+	assert_eq(pl_option_find(table, "tex"), NULL);
+}
+
+TEST(a_long_name_is_like_no_other)
+{
+	char name[200] = { 0 };
+	unsigned distance = 3;
+
+	memset(name, 'x', sizeof name - 1);
+	assert_eq(pl_option_nearest(table, name, &distance), NULL);
+	assert_eq(distance, 3);
+}
+
+TEST(rows_of_help_have_names_words_and_defaults_in_columns)
+{
+	static const struct pl_option rows[] = {
+		{ "short", PL_OPT_BOOL, 0, NULL, "on", false, "a switch" },
+		{ "a-name-that-needs-much-room", PL_OPT_STRING, 0, "WORDS", NULL, true, "a text" },
+		PL_OPTION_END,
+	};
+	char *text = pl_option_rows(rows, "  --", " ");
+
+	assert_str(text, "  --short on|off                 a switch (default: on)\n"
+			 "  --a-name-that-needs-much-room WORDS\n"
+			 "                                 a text (required)\n");
+	free(text);
+}

@@ -1,0 +1,325 @@
+/*
+ * transmission.c - whatever a client sends after the handshake is answered as the protocol
+ * wants, to the last whole reply, and the connection ends.
+ *
+ * A whole connection over a socketpair, served by a worker's thread. Input: a byte that says
+ * which export and which headers, and whether what follows is sent as it is or makes requests.
+ */
+#include "catalog.h"
+#include "clients.h"
+#include "fuzz.h"
+#include "nbd/protocol.h"
+#include "worker.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DISK   65536
+#define BEYOND 1024  /* offsets and lengths that reach outside */
+#define INPUT  32768 /* of what libFuzzer makes; a socket's buffer holds more */
+#define SENT   (3 << 16)
+
+static struct workers *workers;
+static struct clients *clients;
+
+static void
+no_log(enum pl_log_level level, const char *line)
+{
+	(void)level;
+	(void)line;
+}
+
+static struct pl_params *
+params_of(const char *const (*words)[2], unsigned count)
+{
+	struct pl_params *p = pl_params_new();
+	int error = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		error |= pl_params_add(p, words[i][0], words[i][1], NULL);
+	assert(p != NULL && error == 0);
+	return p;
+}
+
+static void
+set_up(void)
+{
+	static struct worker_settings settings = {
+		.memory = 2 * (NBD_MAX_PAYLOAD + (4u << 20)),
+		.handshake_timeout = UINT64_C(60) * 1000000000,
+		.depth = 4,
+		.may_list = true,
+	};
+	static const char *const memory[][2] = { { "driver", "memory" }, { "size", "64k" } };
+	static const char *const faulty[][2] = {
+		{ "driver", "fault" }, { "over", "memory" },    { "size", "64k" },
+		{ "offset", "8192" },  { "length", "4096" },    { "at", "2" },
+		{ "errno", "EIO" },    { "repeat", "forever" },
+	};
+	struct pl_params *good = params_of(memory, sizeof memory / sizeof *memory);
+	struct pl_params *bad = params_of(faulty, sizeof faulty / sizeof *faulty);
+	struct offer_settings offers[] = {
+		{ .name = "w", .listed = true, .params = good },
+		{ .name = "r", .listed = true, .params = good, .read_only = true },
+		{ .name = "f", .listed = true, .params = bad },
+	};
+	unsigned opened;
+	int error;
+
+	pl_log_to(no_log);
+	error = catalog_new(&settings.catalog, 1, NULL);
+	assert(error == 0);
+	error = catalog_apply(settings.catalog, offers, 3, &opened, NULL);
+	assert(error == 0 && opened == 3);
+	pl_params_free(good);
+	pl_params_free(bad);
+	error = clients_new(&clients, NULL);
+	assert(error == 0);
+	error = workers_start(&workers, 1, &settings, NULL);
+	assert(error == 0);
+}
+
+/* ---- what a client sends --------------------------------------------------------- */
+
+enum headers { COMPACT, STRUCTURED, EXTENDED };
+
+struct client_side {
+	enum headers headers;
+	uint8_t sent[SENT];
+	size_t length;
+	uint8_t *got;
+	size_t received, capacity;
+};
+
+static void
+put(struct client_side *c, const void *data, size_t length)
+{
+	assert(length <= sizeof c->sent - c->length);
+	if (length > 0)
+		memcpy(c->sent + c->length, data, length);
+	c->length += length;
+}
+
+static void
+put_option(struct client_side *c, uint32_t option, const void *data, uint32_t length)
+{
+	uint8_t head[16];
+
+	nbd_put32(nbd_put32(nbd_put64(head, NBD_OPTION_MAGIC), option), length);
+	put(c, head, sizeof head);
+	put(c, data, length);
+}
+
+static void
+put_handshake(struct client_side *c, const char *name)
+{
+	uint8_t context[4 + 1 + 4 + 4 + 15] = { 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 15 };
+	uint8_t go[4 + 1 + 2] = { 0, 0, 0, 1 };
+
+	put(c, "\0\0\0\3", 4);
+	if (c->headers != COMPACT) {
+		put_option(c,
+			   c->headers == EXTENDED ? NBD_OPT_EXTENDED_HEADERS
+						  : NBD_OPT_STRUCTURED_REPLY,
+			   NULL, 0);
+		context[4] = (uint8_t)*name;
+		memcpy(context + 13, NBD_BASE_ALLOCATION, 15);
+		put_option(c, NBD_OPT_SET_META_CONTEXT, context, sizeof context);
+	}
+	go[4] = (uint8_t)*name;
+	put_option(c, NBD_OPT_GO, go, sizeof go);
+}
+
+static uint64_t
+some_number(struct fuzz_input *in)
+{
+	uint64_t n = fuzz_next(in, DISK + BEYOND);
+
+	switch (fuzz_next(in, 16)) {
+	case 0: return n << 47;
+	case 1: return 0 - n;
+	case 2: return n + (UINT64_C(1) << 32);
+	default: return n;
+	}
+}
+
+/* A request that gets past the first checks. */
+static bool
+put_request(struct client_side *c, struct fuzz_input *in)
+{
+	uint16_t type = (uint16_t)fuzz_next(in, 10), flags = (uint16_t)fuzz_next(in, 1 << 7);
+	uint64_t cookie = fuzz_next(in, 4), offset = some_number(in), length = some_number(in);
+	bool extended = c->headers == EXTENDED, payload;
+	uint8_t head[32], *p = head;
+
+	if (type == NBD_CMD_DISC && fuzz_next(in, 4) != 0)
+		type = NBD_CMD_READ;
+	if (extended && type == NBD_CMD_WRITE && fuzz_next(in, 8) != 0)
+		flags |= NBD_CMD_FLAG_PAYLOAD_LEN;
+	payload = extended ? flags & NBD_CMD_FLAG_PAYLOAD_LEN : type == NBD_CMD_WRITE;
+	if (extended && type == NBD_CMD_BLOCK_STATUS && payload)
+		length = fuzz_next(in, 8) != 0 ? 12 : length;
+	p = nbd_put32(p, extended ? NBD_EXTENDED_REQUEST_MAGIC : NBD_REQUEST_MAGIC);
+	p = nbd_put16(nbd_put16(p, flags), type);
+	p = nbd_put64(nbd_put64(p, cookie), offset);
+	p = extended ? nbd_put64(p, length) : nbd_put32(p, (uint32_t)length);
+	put(c, head, (size_t)(p - head));
+	if (payload) {
+		size_t n = extended ? (size_t)length : (uint32_t)length;
+
+		/* A payload that does not fit is one that ends too early. */
+		if (n > sizeof c->sent - c->length - 1024)
+			return false;
+		memset(c->sent + c->length, (int)(cookie + 1), n);
+		if (type == NBD_CMD_BLOCK_STATUS && n >= 12)
+			nbd_put32(nbd_put64(c->sent + c->length, offset),
+				  NBD_BASE_ALLOCATION_ID * (cookie != 0));
+		c->length += n;
+	}
+	return c->length < sizeof c->sent - 1024;
+}
+
+/* ---- what it gets ---------------------------------------------------------------- */
+
+static void
+receive_all(struct client_side *c, int fd)
+{
+	ssize_t n;
+
+	do {
+		if (c->capacity - c->received < 65536) {
+			c->capacity = 2 * c->capacity + 131072;
+			c->got = realloc(c->got, c->capacity);
+			assert(c->got != NULL);
+		}
+		n = recv(fd, c->got + c->received, c->capacity - c->received, 0);
+		c->received += n > 0 ? (size_t)n : 0;
+	} while (n > 0);
+}
+
+static const uint8_t *
+past_replies_to_options(const struct client_side *c)
+{
+	const uint8_t *p = c->got + 18, *end = c->got + c->received;
+
+	while (end - p >= 20 && nbd_get64(p) == NBD_OPT_REPLY_MAGIC)
+		p += 20 + nbd_get32(p + 16);
+	assert(p <= end);
+	return p;
+}
+
+static void
+check_chunk(unsigned type, unsigned flags, const uint8_t *data, uint64_t length, bool extended)
+{
+	uint64_t fixed = extended ? 8 : 4, each = extended ? 16 : 8;
+
+	assert((flags & ~(unsigned)NBD_REPLY_FLAG_DONE) == 0);
+	switch (type) {
+	case NBD_REPLY_TYPE_NONE: assert(length == 0 && flags != 0); break;
+	case NBD_REPLY_TYPE_OFFSET_DATA:
+		assert(length > 8 && nbd_get64(data) + length - 8 <= DISK);
+		break;
+	case NBD_REPLY_TYPE_OFFSET_HOLE:
+		assert(length == 12 && nbd_get32(data + 8) > 0);
+		assert(nbd_get64(data) + nbd_get32(data + 8) <= DISK);
+		break;
+	case NBD_REPLY_TYPE_ERROR:
+		assert(length >= 6 && nbd_get32(data) != 0 && nbd_get16(data + 4) == length - 6);
+		break;
+	case NBD_REPLY_TYPE_BLOCK_STATUS:
+	case NBD_REPLY_TYPE_BLOCK_STATUS_EXT:
+		assert(extended == (type == NBD_REPLY_TYPE_BLOCK_STATUS_EXT));
+		assert(length >= fixed + each && (length - fixed) % each == 0);
+		assert(nbd_get32(data) == NBD_BASE_ALLOCATION_ID);
+		for (const uint8_t *x = data + fixed; x < data + length; x += each)
+			assert((extended ? nbd_get64(x) : nbd_get32(x)) > 0);
+		break;
+	default: assert(!"a chunk of a type that is none");
+	}
+}
+
+/* With chunks, replies can be told apart without knowing what was asked. */
+static void
+check_replies(const struct client_side *c, const uint8_t *p)
+{
+	const uint8_t *end = c->got + c->received;
+	bool extended = c->headers == EXTENDED;
+	size_t head = extended ? 32 : 20;
+
+	while (p < end) {
+		uint64_t length;
+
+		if (!extended && nbd_get32(p) == NBD_SIMPLE_REPLY_MAGIC) {
+			assert(end - p >= 16);
+			p += 16;
+			continue;
+		}
+		assert((size_t)(end - p) >= head);
+		assert(nbd_get32(p) ==
+		       (extended ? NBD_EXTENDED_REPLY_MAGIC : NBD_STRUCTURED_REPLY_MAGIC));
+		length = extended ? nbd_get64(p + 24) : nbd_get32(p + 16);
+		assert(length <= (size_t)(end - p) - head);
+		check_chunk(nbd_get16(p + 6), nbd_get16(p + 4), p + head, length, extended);
+		p += head + length;
+	}
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+	static struct client_side c;
+	struct fuzz_input in = { input, size };
+	struct client *client;
+	unsigned how = (unsigned)fuzz_next(&in, 256);
+	int pair[2], error;
+
+	if (size > INPUT)
+		return -1;
+	if (workers == NULL)
+		set_up();
+	c.headers = how % 3;
+	c.length = c.received = 0;
+	put_handshake(&c, (const char *[]){ "w", "r", "f", "w" }[how >> 2 & 3]);
+	if (how & 64)
+		put(&c, in.data, in.size);
+	else
+		while (in.size > 0 && put_request(&c, &in))
+			;
+
+	error = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair);
+	assert(error == 0);
+	error = clients_admit(clients, pair[0], &client, NULL);
+	assert(error == 0);
+	workers_take(workers, client, pair[0], pair[0]);
+	for (size_t at = 0; at < c.length;) {
+		/* Replies that nobody reads would stop the server, which is its right. */
+		ssize_t n = send(pair[1], c.sent + at, c.length - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n == -1 && errno != EAGAIN)
+			break; /* it ended the connection */
+		at += n > 0 ? (size_t)n : 0;
+		if (n == -1) {
+			struct pollfd p = { .fd = pair[1], .events = POLLIN | POLLOUT };
+
+			poll(&p, 1, -1);
+			if (p.revents & POLLIN)
+				break; /* and let the rest be */
+		}
+	}
+	shutdown(pair[1], SHUT_WR);
+	receive_all(&c, pair[1]);
+	close(pair[1]);
+	while (clients_count(clients) > 0)
+		sched_yield();
+	assert(c.received >= 18);
+	if (c.headers != COMPACT)
+		check_replies(&c, past_replies_to_options(&c));
+	return 0;
+}

@@ -1,0 +1,24 @@
+/*
+ * tools.h - the subcommands of platter(1). Each parses its own arguments and returns its
+ * exit status.
+ */
+#ifndef TOOLS_H
+#define TOOLS_H
+
+#include <stdio.h>
+
+int tool_control(int argc, char **argv);
+int tool_probe(int argc, char **argv);
+int tool_stats(int argc, char **argv);
+
+/* ---- control.c: the client's side of the control socket; failures are said on stderr ---- */
+
+#define CONTROL_PATH RUNSTATEDIR "/platterd/control"
+
+struct json_t;
+
+FILE *control_open(const char *path);                    /* NULL: failed */
+int control_send(FILE *f, const struct json_t *request); /* -1: failed */
+struct json_t *control_receive(FILE *f); /* the next answer, an object; NULL: failed */
+
+#endif
