@@ -369,10 +369,23 @@ pl_loop_later(struct pl_loop *loop, struct pl_work *work)
 	loop->later_last = &work->next;
 }
 
-static void
+static bool
+loop_has_posted(struct pl_loop *loop)
+{
+	bool has;
+
+	pthread_mutex_lock(&loop->lock);
+	has = loop->posted != NULL;
+	pthread_mutex_unlock(&loop->lock);
+	return has;
+}
+
+/* Returns whether there was any. */
+static bool
 loop_run_later(struct pl_loop *loop)
 {
 	struct pl_work *work;
+	bool any = loop->later != NULL;
 
 	while ((work = loop->later) != NULL) {
 		loop->later = work->next;
@@ -380,6 +393,7 @@ loop_run_later(struct pl_loop *loop)
 			loop->later_last = &loop->later;
 		work->run(work);
 	}
+	return any;
 }
 
 void
@@ -474,17 +488,17 @@ static void
 loop_poll(struct pl_loop *loop)
 {
 	uint64_t *wait = &loop->poll.waits[loop->data_in_flight > 1]; /* 1: the armed wake */
-	uint64_t began, now, end;
+	uint64_t began = poll_now(), now = began;
 
-	io_uring_submit_and_get_events(&loop->ring);
-	if (io_uring_cq_ready(&loop->ring) > 0)
-		return;
-	began = now = poll_now();
-	end = began + (*wait < POLL_WORTH ? POLL_MAX : 0);
-	while (now < end && !loop_has_news(loop)) {
-		for (unsigned i = 0; i < 16 && !loop_has_news(loop); i++)
-			poll_pause();
-		now = poll_now();
+	if (*wait < POLL_WORTH) {
+		io_uring_submit_and_get_events(&loop->ring);
+		if (io_uring_cq_ready(&loop->ring) > 0)
+			return;
+		while (now < began + POLL_MAX && !loop_has_news(loop)) {
+			for (unsigned i = 0; i < 16 && !loop_has_news(loop); i++)
+				poll_pause();
+			now = poll_now();
+		}
 	}
 	io_uring_submit_and_wait(&loop->ring, 1);
 	now = poll_now() - began;
@@ -503,7 +517,8 @@ pl_loop_poll(struct pl_loop *loop, bool on)
 static void
 loop_turn(struct pl_loop *loop, bool may_wait)
 {
-	loop_run_later(loop);
+	if (loop_run_later(loop) && loop_has_posted(loop))
+		may_wait = false; /* nobody wakes a thread for what it posts to itself */
 	loop_queue_backlog(loop);
 	if (!may_wait)
 		io_uring_submit_and_get_events(&loop->ring);

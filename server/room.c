@@ -30,7 +30,8 @@ struct part {
 	struct page *page;
 	uint32_t free[ORDERS];
 	uint32_t used;
-	bool touched; /* since it was trimmed */
+	bool used_lately; /* since the last look */
+	bool touched;     /* has pages of the kernel's */
 	struct room_wish *first, *last;
 };
 
@@ -92,7 +93,7 @@ part_take(struct part *p, unsigned order)
 		push(p, at + (1u << have), have);
 	}
 	p->used += 1u << order;
-	p->touched = true;
+	p->used_lately = p->touched = true;
 	return p->memory + (size_t)at * ROOM_PAGE;
 }
 
@@ -197,10 +198,11 @@ room_trim(struct room *room)
 	for (unsigned i = 0; i < 2; i++) {
 		struct part *p = &room->part[i];
 
-		if (p->used == 0 && p->touched) {
+		if (p->used == 0 && p->touched && !p->used_lately) {
 			madvise(p->memory, (size_t)p->pages * ROOM_PAGE, MADV_DONTNEED);
 			p->touched = false;
 		}
+		p->used_lately = false;
 	}
 }
 

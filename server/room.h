@@ -43,7 +43,8 @@ void room_give(struct room *room, void *memory, uint64_t length, bool small);
 /* Whether somebody waits, so that those who only hold are in the way. */
 bool room_is_short(const struct room *room);
 
-/* Gives pages that nobody uses back to the kernel; for idle moments. */
+/* Gives pages back to the kernel where nobody has asked for any since the last call; to be
+ * called now and then. */
 void room_trim(struct room *room);
 
 #endif

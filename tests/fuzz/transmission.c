@@ -101,7 +101,7 @@ struct client_side {
 static void
 put(struct client_side *c, const void *data, size_t length)
 {
-	assert(length <= sizeof c->sent - c->length);
+	assert(length <= SENT - c->length);
 	if (length > 0)
 		memcpy(c->sent + c->length, data, length);
 	c->length += length;
@@ -159,6 +159,8 @@ put_request(struct client_side *c, struct fuzz_input *in)
 	bool extended = c->headers == EXTENDED, payload;
 	uint8_t head[32], *p = head;
 
+	if (c->length > SENT - sizeof head)
+		return false;
 	if (type == NBD_CMD_DISC && fuzz_next(in, 4) != 0)
 		type = NBD_CMD_READ;
 	if (extended && type == NBD_CMD_WRITE && fuzz_next(in, 8) != 0)
@@ -175,7 +177,7 @@ put_request(struct client_side *c, struct fuzz_input *in)
 		size_t n = extended ? (size_t)length : (uint32_t)length;
 
 		/* A payload that does not fit is one that ends too early. */
-		if (n > sizeof c->sent - c->length - 1024)
+		if (n > SENT - c->length)
 			return false;
 		memset(c->sent + c->length, (int)(cookie + 1), n);
 		if (type == NBD_CMD_BLOCK_STATUS && n >= 12)
@@ -183,7 +185,7 @@ put_request(struct client_side *c, struct fuzz_input *in)
 				  NBD_BASE_ALLOCATION_ID * (cookie != 0));
 		c->length += n;
 	}
-	return c->length < sizeof c->sent - 1024;
+	return true;
 }
 
 /* ---- what it gets ---------------------------------------------------------------- */
@@ -201,7 +203,7 @@ receive_all(struct client_side *c, int fd)
 		}
 		n = recv(fd, c->got + c->received, c->capacity - c->received, 0);
 		c->received += n > 0 ? (size_t)n : 0;
-	} while (n > 0);
+	} while (n > 0 || (n == -1 && errno == EINTR)); /* libFuzzer has a timer */
 }
 
 static const uint8_t *
@@ -302,14 +304,13 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 		/* Replies that nobody reads would stop the server, which is its right. */
 		ssize_t n = send(pair[1], c.sent + at, c.length - at, MSG_NOSIGNAL | MSG_DONTWAIT);
 
-		if (n == -1 && errno != EAGAIN)
+		if (n == -1 && errno != EAGAIN && errno != EINTR)
 			break; /* it ended the connection */
 		at += n > 0 ? (size_t)n : 0;
 		if (n == -1) {
 			struct pollfd p = { .fd = pair[1], .events = POLLIN | POLLOUT };
 
-			poll(&p, 1, -1);
-			if (p.revents & POLLIN)
+			if (poll(&p, 1, -1) == 1 && (p.revents & POLLIN) != 0)
 				break; /* and let the rest be */
 		}
 	}

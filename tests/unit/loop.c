@@ -369,3 +369,23 @@ TEST(work_for_later_runs_after_what_is_ready_in_order_and_before_the_loop_sleeps
 		pl_loop_free(later.loop);
 	}
 }
+
+static void
+post_again(struct pl_work *work)
+{
+	(void)work;
+	pl_loop_post(later.loop, &later.again);
+}
+
+TEST(what_work_for_later_posts_runs_before_the_loop_sleeps)
+{
+	struct pl_work post = { .run = post_again };
+
+	later.ran = 0;
+	later.loop = ring_loop();
+	later.again.run = later_again;
+	pl_loop_later(later.loop, &post);
+	pl_loop_run(later.loop); /* nothing else would wake it */
+	assert_eq(later.ran, 1);
+	pl_loop_free(later.loop);
+}
