@@ -627,6 +627,7 @@ loop_init_ring(struct pl_loop *loop, struct pl_error *err)
 	loop->backlog_last = &loop->backlog;
 	loop->posted_last = &loop->posted;
 	loop->later_last = &loop->later;
+	loop->cancel_io.kind = PL_IO_DELAY; /* no data */
 	loop->cancel_io.done = loop_cancelled;
 	loop->helper.last = &loop->helper.first;
 	error = pl_pool_new(&loop->pool);
@@ -711,7 +712,8 @@ pl_loop_free(struct pl_loop *loop)
 {
 	if (!loop->blocking) {
 		helper_end(&loop->helper);
-		assert(loop->in_flight == 1 && loop->posted == NULL); /* the armed wake */
+		/* The armed wake, which is a read. */
+		assert(loop->in_flight == 1 && loop->data_in_flight == 1 && loop->posted == NULL);
 		io_uring_queue_exit(&loop->ring);
 		close(loop->wake_fd);
 		pl_pool_free(loop->pool);

@@ -52,6 +52,10 @@ void log_warn(const char *fmt, ...) PL_PRINTF(1, 2);
 void log_info(const char *fmt, ...) PL_PRINTF(1, 2);
 void log_debug(const char *fmt, ...) PL_PRINTF(1, 2);
 
+/* Makes '?' of every byte that a terminal could take for an order or that would turn the order of
+ * letters: control characters, and what is no UTF-8. Lines of the log have been through it. */
+void pl_text_clean(char *text);
+
 /* ---- option.c: key=value pairs, before anyone knows what they mean --------------- */
 
 struct pl_params;

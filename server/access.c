@@ -17,7 +17,7 @@ enum rule_kind { RULE_SUBJECT, RULE_FINGERPRINT, RULE_PSK, RULE_UID, RULE_GID, R
 
 struct rule {
 	enum rule_kind kind;
-	char *text;  /* as it was given, but for fingerprints */
+	char *text;  /* what the peer has to have, as struct peer has it */
 	uint32_t id; /* of a user or group */
 };
 
@@ -93,6 +93,21 @@ parse_gid(struct rule *rule)
 	return 0;
 }
 
+/* What a backslash kept in its word has been kept; a subject is written with it. */
+static int
+parse_psk(struct rule *rule)
+{
+	char *to = rule->text;
+
+	for (const char *from = rule->text; *from != '\0'; from++) {
+		if (*from == '\\' && from[1] != '\0' && strchr("\\; \t", from[1]) != NULL)
+			from++;
+		*to++ = *from;
+	}
+	*to = '\0';
+	return 0;
+}
+
 static const struct {
 	const char *key, *what;          /* in messages */
 	int (*parse)(struct rule *rule); /* NULL: any text will do */
@@ -101,7 +116,7 @@ static const struct {
 	[RULE_FINGERPRINT] = { "allow-fingerprint",
 			       "the SHA-256 of a certificate, 64 hexadecimal digits",
 			       parse_fingerprint },
-	[RULE_PSK] = { "allow-psk", "the identity of a key", NULL },
+	[RULE_PSK] = { "allow-psk", "the identity of a key", parse_psk },
 	[RULE_UID] = { "allow-uid", "a user's number or name", parse_uid },
 	[RULE_GID] = { "allow-gid", "a group's number or name", parse_gid },
 };

@@ -62,14 +62,21 @@ struct offer {
 	struct offer *next;
 };
 
+/* What was retired is no longer to be had, from the directory of the same catalog either. */
+struct retired {
+	struct retired *next;
+	char name[];
+};
+
 struct catalog {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* an image has been opened, or not, or closed */
 	unsigned workers;
-	struct offer *offers; /* that are to be had, in the order of the configuration */
-	struct image *images; /* all there are */
-	unsigned closing;     /* exports that are being closed, without the lock */
-	uint64_t closed;      /* that have been */
+	struct offer *offers;    /* that are to be had, in the order of the configuration */
+	struct image *images;    /* all there are */
+	struct retired *retired; /* since the last reload */
+	unsigned closing;        /* exports that are being closed, without the lock */
+	uint64_t closed;         /* that have been */
 };
 
 int
@@ -86,11 +93,24 @@ catalog_new(struct catalog **out, unsigned workers, struct pl_error *err)
 	return 0;
 }
 
+/* Under the lock. */
+static void
+forget_retired(struct catalog *c)
+{
+	struct retired *r;
+
+	while ((r = c->retired) != NULL) {
+		c->retired = r->next;
+		free(r);
+	}
+}
+
 void
 catalog_free(struct catalog *c)
 {
 	struct offer *o;
 
+	forget_retired(c);
 	while ((o = c->offers) != NULL) {
 		c->offers = o->next;
 		offer_put(o);
@@ -641,6 +661,7 @@ exchange(struct catalog *c, struct offer *fresh)
 	*last = NULL;
 	for (struct offer *o = old; o != NULL; o = o->next)
 		o->gone = true;
+	forget_retired(c);
 	retire_images(c);
 	return old;
 }
@@ -731,9 +752,13 @@ cut_retired(struct catalog *c, const char *name)
 int
 catalog_retire(struct catalog *c, const char *name, bool hard, struct pl_error *err)
 {
+	struct retired *retired = malloc(sizeof *retired + strlen(name) + 1);
 	struct offer **at, *o;
 	bool found;
 
+	if (retired == NULL)
+		return pl_error_set(err, -ENOMEM, "retire");
+	strcpy(retired->name, name);
 	pthread_mutex_lock(&c->lock);
 	for (at = &c->offers; *at != NULL && strcmp((*at)->set.name, name) != 0; at = &(*at)->next)
 		;
@@ -741,12 +766,16 @@ catalog_retire(struct catalog *c, const char *name, bool hard, struct pl_error *
 	if (o != NULL) {
 		*at = o->next;
 		o->gone = true;
+		retired->next = c->retired;
+		c->retired = retired;
+		retired = NULL;
 		retire_images(c);
 	}
 	found = hard && cut_retired(c, name);
 	if (o != NULL)
 		offer_put_locked(c, o);
 	pthread_mutex_unlock(&c->lock);
+	free(retired);
 	if (o == NULL && !found)
 		return pl_error_say(err, -ENOENT, "there is no export \"%s\" to retire", name);
 	return 0;
@@ -774,10 +803,18 @@ find_static(struct catalog *c, const char *name)
 	return o;
 }
 
+/* NULL: there is none, or an export of its own has or had that name. */
 static struct offer *
-find_directory(struct catalog *c)
+find_directory(struct catalog *c, const char *name)
 {
 	struct offer *o;
+
+	for (const struct retired *r = c->retired; r != NULL; r = r->next) {
+		if (strcmp(r->name, name) == 0)
+			return NULL;
+	}
+	if (find_static(c, name) != NULL || !name_is_plain(name))
+		return NULL;
 
 	for (o = c->offers; o != NULL && o->image != NULL; o = o->next)
 		;
@@ -802,8 +839,8 @@ find(struct catalog *c, const char *name, const struct peer *peer, struct offer 
 	struct offer *o = find_static(c, name);
 	int error;
 
-	if (o == NULL && name_is_plain(name))
-		o = find_directory(c);
+	if (o == NULL)
+		o = find_directory(c, name);
 	if (o == NULL)
 		return refuse_unknown(name, err);
 	error = check_peer(&o->set, peer);
@@ -838,11 +875,7 @@ catalog_find(struct catalog *c, const char *name, size_t length, const struct pe
 	free(text);
 	if (error == 0)
 		return 0;
-	/* The log and terminals get it. */
-	for (char *p = err->text; *p != '\0'; p++) {
-		if ((unsigned char)*p < ' ' || *p == '\x7f')
-			*p = '?';
-	}
+	pl_text_clean(err->text); /* the peer's terminal gets it, too */
 	return error;
 }
 
@@ -901,16 +934,16 @@ is_shown(struct catalog *c, const char *path, const char *name)
 {
 	char file[4096];
 	struct stat st;
-	bool hidden;
+	bool shown;
 
 	if (!name_is_plain(name) ||
 	    snprintf(file, sizeof file, "%s/%s", path, name) >= (int)sizeof file ||
 	    lstat(file, &st) != 0 || !S_ISREG(st.st_mode))
 		return false;
 	pthread_mutex_lock(&c->lock);
-	hidden = find_static(c, name) != NULL;
+	shown = find_directory(c, name) != NULL;
 	pthread_mutex_unlock(&c->lock);
-	return !hidden;
+	return shown;
 }
 
 static void

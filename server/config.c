@@ -878,6 +878,19 @@ check_unique(const struct config *config, const struct section *s, struct pl_err
 			    *s->name != '\0' ? "'" : "", other->where);
 }
 
+const char *
+config_place(const struct config *config, const char *key)
+{
+	for (int typed = 1; typed >= 0; typed--) {
+		const struct section like = { .typed = typed, .name = (char *)"" };
+		const struct section *s = section_find(config, &like);
+
+		if (s != NULL && pl_params_get(s->params, key) != NULL)
+			return section_place(s, key);
+	}
+	return "[server]";
+}
+
 int
 config_finish(struct config *config, struct pl_error *err)
 {
@@ -906,5 +919,16 @@ config_finish(struct config *config, struct pl_error *err)
 						      err);
 		}
 	}
+	/* Who is told to use TLS has to be offered it. */
+	for (unsigned i = 0; i < config->export_count; i++) {
+		if (config->exports[i].tls != TLS_OFF && config->server.tls == TLS_OFF)
+			config->server.tls = TLS_OPTIONAL;
+	}
+	/* Else nobody would be verified, although the operator has asked for it. */
+	if (error == 0 && config->server.tls_verify_peer && config->server.tls == TLS_OFF)
+		return pl_error_say(err, -EINVAL,
+				    "%s: tls-verify-peer=on needs tls=optional or tls=required, "
+				    "for the server or an export",
+				    config_place(config, "tls-verify-peer"));
 	return error;
 }

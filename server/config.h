@@ -53,6 +53,9 @@ int config_add_listener(struct config *config, const char *where, const char *ki
 /* Everything together: names unique, TLS policy has credentials, ... and defaults filled in. */
 int config_finish(struct config *config, struct pl_error *err);
 
+/* Where a key of section [server] was given: FILE:LINE or its option. */
+const char *config_place(const struct config *config, const char *key);
+
 extern const struct pl_option server_options[], export_options[], listener_options[];
 
 #endif

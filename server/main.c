@@ -235,6 +235,9 @@ load_credentials(const struct config *config, struct tls_credentials **out, stru
 	*out = NULL;
 	if (settings.certificates == NULL && settings.psk == NULL)
 		return 0;
+	if (config->server.tls == TLS_OFF)
+		log_warn("%s is given and tls=off: nobody is offered TLS",
+			 settings.psk != NULL ? "tls-psk" : "tls-certificates");
 	return tls_credentials_new(out, &settings, err);
 }
 
@@ -783,6 +786,25 @@ fail(const struct pl_error *err)
 	return EXIT_FAILURE;
 }
 
+/* Found before anything is opened, and by --check-config. */
+static int
+check_user(struct pl_error *err)
+{
+	const struct privsep_settings settings = {
+		.user = server.config->server.user,
+		.group = server.config->server.group,
+	};
+	struct pl_error why;
+	int error = privsep_check(&settings, &why);
+
+	if (error != 0)
+		pl_error_say(err, error, "%s: %s",
+			     config_place(server.config,
+					  strncmp(why.text, "group=", 6) == 0 ? "group" : "user"),
+			     why.text);
+	return error;
+}
+
 /* Where whoever started it waits for its end, not for its being ready. */
 static bool
 in_foreground(void)
@@ -803,6 +825,8 @@ main(int argc, char **argv)
 	error = config_new(&server.config, &err);
 	if (error == 0)
 		error = cmdline_parse(argc, argv, &server.cmdline, server.config, &err);
+	if (error == 0)
+		error = check_user(&err);
 	if (error != 0)
 		return fail(&err);
 	if (server.cmdline.help != NULL)

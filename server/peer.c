@@ -1,9 +1,13 @@
 /* peer.c - who is at the other end of a connection. */
 #include "peer.h"
 
+#include "stats.h"
+
 #include <arpa/inet.h>
 #include <linux/vm_sockets.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,4 +82,71 @@ peer_clear(struct peer *p)
 	free(p->subject);
 	free(p->psk);
 	p->subject = p->psk = NULL;
+}
+
+/* ---- what peers bring about in the log --------------------------------------------- */
+
+#define LINES_AT_ONCE 200
+#define LINE_EVERY    UINT64_C(500000000) /* nanoseconds, when there were that many */
+
+static struct {
+	pthread_mutex_t lock;
+	uint64_t used_up; /* the time for which lines have been used up */
+	unsigned left_out;
+} flood = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Whether there may be a line now; *left_out: how many were not said since the last one. */
+static bool
+may_say(unsigned *left_out)
+{
+	uint64_t now = stats_now();
+	bool may;
+
+	pthread_mutex_lock(&flood.lock);
+	if (flood.used_up < now)
+		flood.used_up = now;
+	may = flood.used_up - now <= (LINES_AT_ONCE - 1) * LINE_EVERY;
+	if (may)
+		flood.used_up += LINE_EVERY;
+	else
+		flood.left_out++;
+	*left_out = flood.left_out;
+	if (may)
+		flood.left_out = 0;
+	pthread_mutex_unlock(&flood.lock);
+	return may;
+}
+
+static void
+say(void (*verb)(const char *fmt, ...), const char *fmt, va_list args)
+{
+	unsigned left_out;
+	char line[6000];
+
+	if (!may_say(&left_out))
+		return;
+	vsnprintf(line, sizeof line, fmt, args);
+	verb("%s", line);
+	if (left_out > 0)
+		log_warn("clients: %u such lines before this one were left out", left_out);
+}
+
+void
+peer_warn(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	say(log_warn, fmt, args);
+	va_end(args);
+}
+
+void
+peer_info(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	say(log_info, fmt, args);
+	va_end(args);
 }

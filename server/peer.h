@@ -4,6 +4,8 @@
 #ifndef PEER_H
 #define PEER_H
 
+#include "platter.h"
+
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -31,5 +33,13 @@ struct peer {
 /* Fills all but the TLS part from a connected socket (anything else is a PEER_PIPE). */
 void peer_of(struct peer *p, int fd);
 void peer_clear(struct peer *p);
+
+/*
+ * A line of the log that a peer brings about, whoever he is: a warning, or what matters less. He
+ * may come as often as he likes, so of many such lines some are left out, and the next one tells
+ * how many. From any thread.
+ */
+void peer_warn(const char *fmt, ...) PL_PRINTF(1, 2);
+void peer_info(const char *fmt, ...) PL_PRINTF(1, 2);
 
 #endif

@@ -107,7 +107,8 @@ is_for_good(const struct identity *id)
 		return false;
 	if (rg != id->gid || eg != id->gid || sg != id->gid)
 		return false;
-	return id->uid == 0 || (setresuid(0, 0, 0) == -1 && setresgid(0, 0, 0) == -1);
+	return id->uid == 0 ||
+	       (setresuid(0, 0, 0) == -1 && (id->gid == 0 || setresgid(0, 0, 0) == -1));
 }
 
 /* Who the process is to be; it changes nothing yet. */
@@ -345,6 +346,14 @@ privsep_explain(struct pl_error *err)
 }
 
 int
+privsep_check(const struct privsep_settings *s, struct pl_error *err)
+{
+	struct identity id;
+
+	return find_identity(s, &id, err);
+}
+
+int
 privsep_drop(const struct privsep_settings *s, struct pl_error *err)
 {
 	struct identity id;
@@ -416,6 +425,7 @@ static const struct {
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, BLKGETSIZE64 },
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, BLKSSZGET },
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, BLKPBSZGET },
+	{ SCMP_SYS(ioctl), 1, UINT32_MAX, BLKROGET },
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, BLKDISCARD },
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, TCGETS }, /* the C library's streams */
 	{ SCMP_SYS(ioctl), 1, UINT32_MAX, FIONBIO },

@@ -42,6 +42,9 @@ struct privsep_settings {
 int privsep_drop(const struct privsep_settings *settings, struct pl_error *err);
 int privsep_seal(const struct privsep_settings *settings, struct pl_error *err);
 
+/* Whether there are such a user and group, long before they are needed. */
+int privsep_check(const struct privsep_settings *settings, struct pl_error *err);
+
 /* Adds to what err says of a file why that may be, if it is the sandbox's doing. */
 void privsep_explain(struct pl_error *err);
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -142,19 +143,76 @@ process_serves(void)
 
 /* ---- the file with its number ---------------------------------------------------- */
 
+#define PID_BYTES 32 /* a number and its newline, and then some */
+
 static struct {
 	char *path;
 	int fd;
 } pid_file = { NULL, -1 };
 
+/* Whether the name stands for the file that is open. */
+static bool
+is_named(const char *path, int fd)
+{
+	struct stat st, named;
+
+	return fstat(fd, &st) == 0 && lstat(path, &named) == 0 && st.st_dev == named.st_dev &&
+	       st.st_ino == named.st_ino;
+}
+
+/* Nothing but a file like ours is written over: a word too few on the command line must not cost
+ * an image or a device. */
+static int
+file_check(const char *path, int fd, struct pl_error *err)
+{
+	char text[PID_BYTES + 1] = "";
+	struct stat st;
+	ssize_t n = 0;
+
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+		n = pread(fd, text, sizeof text, 0);
+	else
+		n = -1;
+	if (n == -1 || n > PID_BYTES || strspn(text, "0123456789\n") != (size_t)n)
+		return pl_error_say(err, -EEXIST,
+				    "pidfile=%s: it is there, and no file with a process's number",
+				    path);
+	return 0;
+}
+
+/* Locked as long as its server lives. */
+static int
+file_open(const char *path, int *out, struct pl_error *err)
+{
+	int fd =
+		open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+	int error;
+
+	if (fd == -1)
+		return pl_error_set(err, -errno, "pidfile=%s", path);
+	error = file_check(path, fd, err);
+	if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK)
+		error = pl_error_say(err, -EBUSY, "pidfile=%s: another server that runs has it",
+				     path);
+	if (error == 0 && ftruncate(fd, 0) == -1)
+		error = pl_error_set(err, -errno, "pidfile=%s", path);
+	if (error != 0)
+		close(fd);
+	*out = error == 0 ? fd : -1;
+	return error;
+}
+
 int
 process_file_open(const char *path, struct pl_error *err)
 {
+	int error;
+
 	/* Later it may be out of reach, so it is opened now; it has its content when all is
-	 * ready. */
-	pid_file.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-	if (pid_file.fd == -1)
-		return pl_error_set(err, -errno, "pidfile=%s", path);
+	 * ready. Again when a server that ends has removed it meanwhile. */
+	while ((error = file_open(path, &pid_file.fd, err)) == 0 && !is_named(path, pid_file.fd))
+		close(pid_file.fd);
+	if (error != 0)
+		return error;
 	pid_file.path = realpath(path, NULL);
 	return pid_file.path != NULL ? 0 : pl_error_set(err, -errno, "pidfile=%s", path);
 }
@@ -172,7 +230,7 @@ process_file_remove(void)
 	if (pid_file.path == NULL)
 		return;
 	/* With fewer privileges than at the start it may stay. */
-	if (unlink(pid_file.path) == -1)
+	if (is_named(pid_file.path, pid_file.fd) && unlink(pid_file.path) == -1)
 		log_debug("pidfile=%s: remove: %s", pid_file.path, strerror(errno));
 	close(pid_file.fd);
 	free(pid_file.path);

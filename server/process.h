@@ -23,7 +23,8 @@ int process_background(struct pl_error *err);
 /* Clients can come now. In the background: the log goes to syslog from here on. */
 void process_serves(void);
 
-/* Makes it, empty. Errors: what open(2) says. */
+/* Makes it, empty. Errors: what open(2) says; -EEXIST: it is something else; -EBUSY: another server
+ * that runs has it. */
 int process_file_open(const char *path, struct pl_error *err);
 void process_file_write(void);
 void process_file_remove(void); /* nothing happens without one */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void
 add_path(struct reach *p, char *path, enum privsep_right right)
@@ -42,14 +43,21 @@ add_export(struct reach *p, const struct offer_settings *o)
 			 o->read_only ? PRIVSEP_READ : PRIVSEP_WRITE);
 }
 
+/* The sandbox knows only what is there now; what is missing is likely a slip. */
 static void
-add_reach(struct reach *p, const char *reach)
+add_reach(struct reach *p, const char *reach, bool sandbox)
 {
 	while (*reach != '\0') {
 		size_t length = strcspn(reach, ":");
 
-		if (length > 0)
-			add_path(p, strndup(reach, length), PRIVSEP_WRITE);
+		if (length > 0) {
+			char *dir = strndup(reach, length);
+
+			if (sandbox && dir != NULL && access(dir, F_OK) == -1)
+				log_warn("reach=%s: %s: nothing in it can be opened later", dir,
+					 strerror(errno));
+			add_path(p, dir, PRIVSEP_WRITE);
+		}
 		reach += length;
 		reach += *reach == ':';
 	}
@@ -66,7 +74,7 @@ reach_collect(struct reach *p, const struct config *config, const char *config_f
 	for (unsigned i = 0; i < config->export_count; i++)
 		add_export(p, &config->exports[i]);
 	if (s->reach != NULL)
-		add_reach(p, s->reach);
+		add_reach(p, s->reach, s->sandbox);
 	if (config_file != NULL)
 		add_directory_of(p, config_file, PRIVSEP_READ);
 	if (s->tls_certificates != NULL)

@@ -142,14 +142,9 @@ room_take(struct room *room, struct room_wish *wish)
 	return false;
 }
 
-void
-room_forget(struct room *room, struct room_wish *wish)
+static void
+dequeue(struct part *p, struct room_wish *wish)
 {
-	struct part *p;
-
-	if (!wish->waiting)
-		return;
-	p = &room->part[wish->small];
 	wish->waiting = false;
 	if (wish->prev != NULL)
 		wish->prev->next = wish->next;
@@ -162,7 +157,7 @@ room_forget(struct room *room, struct room_wish *wish)
 }
 
 static void
-grant(struct room *room, struct part *p)
+grant(struct part *p)
 {
 	struct room_wish *wish;
 
@@ -171,10 +166,22 @@ grant(struct room *room, struct part *p)
 
 		if (memory == NULL)
 			return;
-		room_forget(room, wish);
+		dequeue(p, wish);
 		wish->memory = memory;
 		wish->granted(wish);
 	}
+}
+
+void
+room_forget(struct room *room, struct room_wish *wish)
+{
+	struct part *p;
+
+	if (!wish->waiting)
+		return;
+	p = &room->part[wish->small];
+	dequeue(p, wish);
+	grant(p); /* there may be enough for those behind it */
 }
 
 void
@@ -183,7 +190,7 @@ room_give(struct room *room, void *memory, uint64_t length, bool small)
 	struct part *p = &room->part[small];
 
 	part_give(p, memory, order_of(length));
-	grant(room, p);
+	grant(p);
 }
 
 bool

@@ -153,11 +153,14 @@ path_in(const char *dir, const char *name)
 	return asprintf(&path, "%s/%s", dir, name) == -1 ? NULL : path;
 }
 
+/* A file that is there but cannot be had, or a link to nowhere, counts: reading it then fails. Were
+ * it passed over, who was revoked would come in. */
 static bool
 exists_in(const char *dir, const char *name)
 {
 	char *path = path_in(dir, name);
-	bool there = path != NULL && access(path, F_OK) == 0;
+	struct stat st;
+	bool there = path == NULL || lstat(path, &st) == 0 || errno != ENOENT;
 
 	free(path);
 	return there;
@@ -371,6 +374,23 @@ hex_decode(const char *text, gnutls_datum_t *out)
 	return 0;
 }
 
+/* Names that would not go into a line are written as # and digits. In place; false: there is a NUL
+ * in it, which no identity here has. */
+static bool
+psk_user_decode(char *user)
+{
+	gnutls_datum_t name = { NULL, 0 };
+	bool good;
+
+	if (user[0] != '#' || user[1] == '\0' || hex_decode(user + 1, &name) != 0)
+		return true;
+	good = memchr(name.data, '\0', name.size) == NULL;
+	memcpy(user, name.data, name.size);
+	user[name.size] = '\0';
+	data_free(&name);
+	return good;
+}
+
 /* One line, USER:HEX, without its end. Its secret part must not get into a message. */
 static int
 psks_add(struct psk_list *psks, char *line, const char *path, unsigned number, struct pl_error *err)
@@ -378,9 +398,10 @@ psks_add(struct psk_list *psks, char *line, const char *path, unsigned number, s
 	char *colon = strchr(line, ':');
 	struct psk *list, *psk;
 
-	if (colon == NULL || colon == line)
+	if (colon != NULL)
+		*colon = '\0';
+	if (colon == NULL || colon == line || !psk_user_decode(line))
 		return pl_error_say(err, -EINVAL, "%s:%u: not USER:HEXKEY", path, number);
-	*colon = '\0';
 	if (psks_find(psks, line, strlen(line)) != NULL)
 		return pl_error_say(err, -EINVAL, "%s:%u: a second key for %s", path, number, line);
 	list = reallocarray(psks->list, psks->count + 1, sizeof *list);
@@ -983,7 +1004,7 @@ shake_failed(struct stream *s, int code)
 	else if (*t->user != '\0')
 		snprintf(hint, sizeof hint, " (identity \"%s\", perhaps with another key)",
 			 t->user);
-	log_warn("%s: TLS handshake: %s%s", t->who, text, hint);
+	peer_warn("%s: TLS handshake: %s%s", t->who, text, hint);
 	if (t->verdict != 0)
 		tls_alert(s, GNUTLS_AL_FATAL, alert_of_verdict(t->verdict));
 	else
@@ -1109,7 +1130,7 @@ tls_broken(struct stream *s, int code)
 	if (code == GNUTLS_E_PREMATURE_TERMINATION)
 		log_debug("%s: TLS: %s", t->who, text);
 	else
-		log_warn("%s: TLS: %s", t->who, text);
+		peer_warn("%s: TLS: %s", t->who, text);
 	if (t->state == TLS_OPEN) {
 		tls_alert_of(s, code);
 		pl_sm_move(tls_states, &t->state, TLS_OVER);

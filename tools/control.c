@@ -11,6 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#define GONE "platter: the server has closed the connection\n"
+
 /* ---- the client's side ----------------------------------------------------------- */
 
 FILE *
@@ -64,7 +66,9 @@ control_send(FILE *f, const json_t *request)
 			n = 0;
 	}
 	free(text);
-	if (n < 0)
+	if (n < 0 && errno == EPIPE)
+		fprintf(stderr, GONE);
+	else if (n < 0)
 		fprintf(stderr, "platter: the server: %s\n", strerror(errno));
 	return n < 0 ? -1 : 0;
 }
@@ -78,7 +82,7 @@ control_receive(FILE *f)
 	json_error_t e;
 
 	if (getline(&line, &room, f) == -1) {
-		fprintf(stderr, "platter: the server has closed the connection\n");
+		fprintf(stderr, GONE);
 	} else {
 		answer = json_loads(line, 0, &e);
 		if (!json_is_object(answer)) {

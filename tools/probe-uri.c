@@ -72,6 +72,16 @@ decode(const char *text, size_t length, char **into, size_t *decoded, struct pl_
 	return 0;
 }
 
+/* A number above 65535 would be cut down to that of some other server. NULL: the usual one. */
+static int
+check_port(const char *port, struct pl_error *err)
+{
+	if (port == NULL || (strspn(port, "0123456789") == strlen(port) && strlen(port) <= 5 &&
+			     atoi(port) >= 1 && atoi(port) <= 65535))
+		return 0;
+	return pl_error_say(err, -EINVAL, "URI: '%s' is no port, which is from 1 to 65535", port);
+}
+
 /* [USER@]HOST[:PORT]; HOST may be [IPv6]. */
 static int
 parse_authority(struct nbd_uri *uri, const char *text, size_t length, struct pl_error *err)
@@ -100,7 +110,7 @@ parse_authority(struct nbd_uri *uri, const char *text, size_t length, struct pl_
 	error = decode(text, (size_t)(close - text), &uri->host, NULL, err);
 	if (error == 0 && colon < end && colon + 1 < end)
 		error = decode(colon + 1, (size_t)(end - colon - 1), &uri->port, NULL, err);
-	return error;
+	return error == 0 ? check_port(uri->port, err) : error;
 }
 
 static int

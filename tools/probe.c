@@ -705,6 +705,20 @@ is_wanted(const struct settings *s, const struct probe_row *row)
 	       fnmatch(s->only, number, 0) == 0;
 }
 
+/* Else nothing would be missed, since nothing was tried. */
+static bool
+any_is_wanted(const struct settings *s)
+{
+	for_each_row(row)
+	{
+		if (is_wanted(s, row))
+			return true;
+	}
+	fprintf(stderr, "platter probe: --only '%s' fits no assertion; --list shows them\n",
+		s->only);
+	return false;
+}
+
 static void *
 share(size_t length)
 {
@@ -797,6 +811,8 @@ tool_probe(int argc, char **argv)
 
 	if (status != -1)
 		return status;
+	if (!any_is_wanted(&s))
+		return STATUS_CANNOT;
 	if (s.list)
 		return list_rows(&s);
 	if (nbd_uri_parse(&uri, text, &err) != 0) {

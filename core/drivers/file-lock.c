@@ -18,16 +18,18 @@ enum { READING = 0, WRITING = 1, RESIZING = 3 }; /* permissions that matter here
 enum { HELD = 100, REFUSED = 200 };
 
 struct lock_rule {
-	bool writer;  /* only when we write */
-	off_t keep;   /* our lock */
-	off_t theirs; /* must be nobody's */
+	bool writer;      /* only when we write */
+	off_t keep;       /* our lock */
+	off_t theirs;     /* must be nobody's */
+	const char *says; /* who it is otherwise */
 };
 
+/* A writer bears no other, so what he does comes first: that is what is told of him. */
 static const struct lock_rule lock_rules[] = {
-	{ false, HELD + READING, REFUSED + READING },
-	{ true, HELD + WRITING, REFUSED + WRITING },
-	{ false, REFUSED + WRITING, HELD + WRITING },
-	{ false, REFUSED + RESIZING, HELD + RESIZING },
+	{ false, REFUSED + WRITING, HELD + WRITING, "somebody writes it" },
+	{ false, REFUSED + RESIZING, HELD + RESIZING, "somebody may resize it" },
+	{ true, HELD + WRITING, REFUSED + WRITING, "somebody reads it who bears no writer" },
+	{ false, HELD + READING, REFUSED + READING, "somebody has it who bears no reader" },
 };
 
 #define RULES (sizeof lock_rules / sizeof *lock_rules)
@@ -68,10 +70,7 @@ file_lock(const struct file *f, struct pl_error *err)
 					    "%s: it is in use: %s; lock=off serves it all the "
 					    "same, if you know "
 					    "that this is safe",
-					    f->name,
-					    r->theirs >= REFUSED
-						    ? "somebody reads it who bears no writer"
-						    : "somebody writes it");
+					    f->name, r->says);
 	}
 	return 0;
 }

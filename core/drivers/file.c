@@ -178,6 +178,7 @@ static int
 open_file(struct file *f, const struct file_params *p, int found, struct pl_error *err)
 {
 	bool exclusive = p->lock && !f->read_only;
+	int device_read_only;
 	struct statfs fs;
 	struct stat st;
 	int error;
@@ -196,6 +197,10 @@ open_file(struct file *f, const struct file_params *p, int found, struct pl_erro
 		f->fd = -1;
 		return explain_open(f, error, err);
 	}
+	/* The kernel lets it be opened for writing, and then refuses each write. */
+	if (f->block && !f->read_only && ioctl(f->fd, BLKROGET, &device_read_only) == 0 &&
+	    device_read_only != 0)
+		return explain_open(f, -EROFS, err);
 	return p->lock ? file_lock(f, err) : 0;
 }
 

@@ -29,7 +29,8 @@
 
 #define SECOND        UINT64_C(1000000000)
 #define SHUTDOWN_WAIT (SECOND / 2) /* that a peer has to ask, and hear that it is too late */
-#define STILL_TICKS   8            /* of quarter seconds, while others wait for memory */
+#define STILL_TICKS   8            /* of quarter seconds, while others wait for memory, */
+#define STILL_PARTS   32           /* in which less than such a part of it has been moved */
 
 #define CONN_OF(ptr, member) ((struct nbd_conn *)((char *)(ptr)-offsetof(struct nbd_conn, member)))
 
@@ -63,7 +64,7 @@ conn_free(struct nbd_conn *c)
 	tls_credentials_put(c->credentials);
 	/* Who was never served is no news: whoever scans ports could fill the log. */
 	if (c->session != NULL && c->why != NULL)
-		log_info("%s: closed: %s", c->client->peer.text, c->why);
+		peer_info("%s: closed: %s", c->client->peer.text, c->why);
 	else
 		log_debug("%s: closed: %s", c->client->peer.text,
 			  c->why != NULL ? c->why : "it has done");
@@ -138,8 +139,11 @@ static bool
 input_came(struct nbd_conn *c, ssize_t result)
 {
 	__atomic_store_n(&c->client->received, c->stream.bytes_in, __ATOMIC_RELAXED);
-	if (c->state == CONN_CLOSING)
+	if (c->state == CONN_CLOSING) {
+		if (c->session != NULL)
+			nbd_transmission_drop(c); /* what this receive had kept */
 		return false;
+	}
 	if (result > 0) {
 		if (c->state == CONN_SERVING)
 			nbd_transmission_received(c, (size_t)result);
@@ -411,16 +415,19 @@ is_idle(const struct nbd_conn *c)
 	       c->drained == NULL && c->wanting == NULL;
 }
 
-/* Whether others wait for memory that this one holds without getting on. */
+/* Whether others wait for memory that this one holds without getting on, or by so little that
+ * it may as well not. */
 static bool
 is_in_the_way(struct nbd_conn *c)
 {
-	bool moved = c->stream.bytes_in != c->seen_in || c->stream.bytes_out != c->seen_out;
+	uint64_t bytes = c->stream.bytes_in + c->stream.bytes_out;
 
-	c->seen_in = c->stream.bytes_in;
-	c->seen_out = c->stream.bytes_out;
-	c->still = moved || c->under_way > 0 ? 0 : c->still + 1;
-	return c->held > 0 && c->still >= STILL_TICKS && room_is_short(c->worker->room);
+	if (c->held == 0 || c->under_way > 0 || bytes - c->seen > c->held / STILL_PARTS) {
+		c->seen = bytes;
+		c->still = 0;
+		return false;
+	}
+	return ++c->still >= STILL_TICKS && room_is_short(c->worker->room);
 }
 
 static void

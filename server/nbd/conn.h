@@ -90,8 +90,8 @@ struct nbd_conn {
 	uint8_t *input; /* NBD_INPUT bytes */
 	size_t input_at, input_have;
 	struct iovec recv_iov[2];
-	struct nbd_request *slots, *free; /* settings->depth of them */
-	unsigned fresh;                   /* slots that were never used */
+	struct nbd_request *slots, *free; /* depth of them */
+	unsigned depth, fresh;            /* fresh: the first one that was never used */
 	struct nbd_request *filling;      /* its payload is being received */
 	size_t filled;
 	struct nbd_request *drained; /* its payload is being thrown away */
@@ -109,9 +109,9 @@ struct nbd_conn {
 	struct iovec *iov; /* NBD_IOVS */
 	uint8_t *heads;    /* NBD_HEADS bytes */
 
-	/* What moved between ticks, to tell who is stuck. */
-	uint64_t seen_in, seen_out;
-	unsigned still; /* ticks in which nothing moved */
+	/* What moves between ticks, to tell who is stuck. */
+	uint64_t seen;  /* bytes in both directions, when it last got on */
+	unsigned still; /* ticks since */
 
 	/* Errors in the log, of the second that began then. */
 	uint64_t reported_since;

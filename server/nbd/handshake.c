@@ -257,19 +257,25 @@ reply_for(const struct handshake *h, int error)
 	return type;
 }
 
-/* Once a connection, which may ask as often as it likes. */
+/* Once a connection, which may ask as often as it likes. With whom TLS has found it to be, in the
+ * words of the rules for an export. */
 static void
 complain(struct handshake *h, const char *text)
 {
+	const struct peer *p = h->peer;
+	const char *who = p->subject != NULL ? p->subject : p->psk;
+
 	if (!h->complained)
-		log_warn("%s: %s", h->peer->text, text);
+		peer_warn("%s%s%s%s: %s", p->text, who != NULL ? " (" : "", who != NULL ? who : "",
+			  who != NULL ? ")" : "", text);
 	h->complained = true;
 }
 
 static enum handshake_step
-refuse_export(struct handshake *h, struct nbd_output *out, uint32_t type, const char *text)
+refuse_export(struct handshake *h, struct nbd_output *out, uint32_t type, const char *text,
+	      const char *for_log)
 {
-	complain(h, text);
+	complain(h, for_log);
 	if (h->option == NBD_OPT_EXPORT_NAME)
 		return close_with(h, NULL);
 	return refuse(h, out, type, text);
@@ -326,7 +332,7 @@ meta_context(struct handshake *h, struct input *in, struct nbd_output *out)
 	error = catalog_find(h->worker->settings->catalog, export.text, export.length, h->peer,
 			     &offer, &err);
 	if (error != 0)
-		return refuse_export(h, out, reply_for(h, error), err.text);
+		return refuse_export(h, out, reply_for(h, error), err.text, err.text);
 	offer_put(offer);
 	if (found) {
 		if (select) {
@@ -386,7 +392,7 @@ find_export(struct handshake *h, const struct string *name, struct nbd_output *o
 	error = catalog_find(h->worker->settings->catalog, name->text, name->length, h->peer,
 			     &h->offer, &err);
 	if (error != 0)
-		return refuse_export(h, out, reply_for(h, error), err.text);
+		return refuse_export(h, out, reply_for(h, error), err.text, err.text);
 	h->matches = h->context_export != NULL && string_is(name, h->context_export);
 	pl_sm_move(states, &h->state, AT_OPEN);
 	return HANDSHAKE_OPEN;
@@ -507,14 +513,16 @@ finish_go(struct handshake *h, struct nbd_output *out)
 }
 
 static enum handshake_step
-fail_to_open(struct handshake *h, struct nbd_output *out, uint32_t type, const char *why)
+fail_to_open(struct handshake *h, struct nbd_output *out, uint32_t type, const char *why,
+	     const char *why_for_log)
 {
-	struct pl_error err;
+	struct pl_error err, for_log;
 
 	pl_error_say(&err, 0, "export \"%s\": %s", offer_name(h->offer), why);
+	pl_error_say(&for_log, 0, "export \"%s\": %s", offer_name(h->offer), why_for_log);
 	if (h->option != NBD_OPT_EXPORT_NAME)
 		pl_sm_move(states, &h->state, AT_OPTION);
-	return refuse_export(h, out, type, err.text);
+	return refuse_export(h, out, type, err.text, for_log.text);
 }
 
 enum handshake_step
@@ -525,15 +533,18 @@ handshake_opened(struct handshake *h, int error, const struct pl_error *err, str
 
 	assert(h->state == AT_OPEN);
 	if (h->shutting_down) {
-		step = fail_to_open(h, out, shutting_down.reply, shutting_down.text);
+		step = fail_to_open(h, out, shutting_down.reply, shutting_down.text,
+				    shutting_down.text);
 	} else if (error != 0) {
-		step = fail_to_open(h, out, NBD_REP_ERR_UNKNOWN, err->text);
+		/* Files of this machine and other exports are the operator's business. */
+		step = fail_to_open(h, out, NBD_REP_ERR_UNKNOWN, strerror(-error), err->text);
 	} else if (h->option == NBD_OPT_INFO) {
 		step = finish_info(h, out);
 	} else {
 		error = session_begin(&h->session, h->offer, h->worker, h->client, &refused);
 		step = error == 0 ? finish_go(h, out)
-				  : fail_to_open(h, out, reply_for(h, error), refused.text);
+				  : fail_to_open(h, out, reply_for(h, error), refused.text,
+						 refused.text);
 	}
 	if (step != HANDSHAKE_GO)
 		offer_put(h->offer);

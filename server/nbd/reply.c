@@ -308,8 +308,9 @@ count(struct nbd_conn *c, const struct nbd_request *r, uint64_t now)
 {
 	bool fua = r->command->op == PL_WRITE && (r->flags & NBD_CMD_FLAG_FUA) != 0;
 	uint64_t bytes = r->command->op == PL_EXTENTS ? 0 : r->length;
+	int error = r->error != 0 && nbd_error_of(r) == NBD_EIO ? -EIO : r->error;
 
-	stats_count(c->session->stats, fua ? STATS_WRITE_FUA : r->command->kind, bytes, r->error,
+	stats_count(c->session->stats, fua ? STATS_WRITE_FUA : r->command->kind, bytes, error,
 		    now - r->began);
 }
 

@@ -56,9 +56,8 @@ static const struct nbd_command unknown_command = { .name = "unknown command",
 int
 nbd_transmission_start(struct nbd_conn *c)
 {
-	unsigned depth = c->worker->settings->depth;
-
-	c->slots = malloc(depth * sizeof *c->slots);
+	c->depth = c->worker->settings->depth; /* a reload changes that for those to come */
+	c->slots = malloc(c->depth * sizeof *c->slots);
 	c->iov = malloc(NBD_IOVS * sizeof *c->iov);
 	c->heads = malloc(NBD_HEADS);
 	if (c->slots == NULL || c->iov == NULL || c->heads == NULL)
@@ -84,7 +83,7 @@ slot_take(struct nbd_conn *c)
 
 	if (r != NULL)
 		c->free = r->next;
-	else if (c->fresh < c->worker->settings->depth)
+	else if (c->fresh < c->depth)
 		r = &c->slots[c->fresh++];
 	return r;
 }
@@ -92,7 +91,7 @@ slot_take(struct nbd_conn *c)
 static bool
 slot_is_there(const struct nbd_conn *c)
 {
-	return c->free != NULL || c->fresh < c->worker->settings->depth;
+	return c->free != NULL || c->fresh < c->depth;
 }
 
 void
@@ -319,7 +318,7 @@ request_begin(struct nbd_conn *c, const uint8_t *header)
 
 	r->conn = c;
 	r->held = 0;
-	r->wish.waiting = false;
+	r->wish.waiting = r->wish.small = false;
 	r->began = c->now;
 	if (!header_read(c, header, r, &type)) {
 		nbd_request_free(r);
@@ -472,9 +471,14 @@ nbd_transmission_drop(struct nbd_conn *c)
 {
 	struct nbd_request *unfinished[] = { c->filling, c->drained, c->wanting };
 
+	/* What is being received still goes into its memory, which nobody else may have yet. */
+	if (c->receiving)
+		unfinished[0] = NULL;
+	else
+		c->filling = NULL;
 	if (c->wanting != NULL)
 		room_forget(c->worker->room, &c->wanting->wish);
-	c->filling = c->drained = c->wanting = NULL;
+	c->drained = c->wanting = NULL;
 	for (unsigned i = 0; i < sizeof unfinished / sizeof *unfinished; i++) {
 		if (unfinished[i] != NULL)
 			nbd_request_free(unfinished[i]);

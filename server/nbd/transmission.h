@@ -35,7 +35,8 @@ int nbd_transmission_want(struct nbd_conn *c, struct iovec iov[2]);
 /* n bytes are there. */
 void nbd_transmission_received(struct nbd_conn *c, size_t n);
 
-/* The peer is gone: what has not been given to the core is forgotten. */
+/* The peer is gone: what has not been given to the core is forgotten. Again after the receive
+ * that is under way, if one is. */
 void nbd_transmission_drop(struct nbd_conn *c);
 
 /* Gives slot and memory back. */

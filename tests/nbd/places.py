@@ -9,7 +9,7 @@ import mounts
 import nbdraw
 import tap
 from model import Model, exercise
-from nbdraw import FUA, NO_HOLE, error_of
+from nbdraw import FUA, NO_HOLE, READ_ONLY, error_of
 from server import served
 
 MiB = 1 << 20
@@ -114,6 +114,18 @@ def a_device_that_shrinks_fails_the_next_flush(server):
             assert error_of(c.write, 0, b"x" * 4096, FUA) == "EIO", mode
             assert c.read(0, 4096) == b"\xee" * 4096
             assert s.alive(), s.said()
+
+
+@served
+def a_device_that_may_not_be_written_is_served_read_only(server):
+    """The kernel opens it for writing all the same."""
+    with mounts.loop(server.image(MiB, "backing", fill=0xEE), 512) as device:
+        mounts.run("blockdev", "--setro", device)
+        for mode in MODES:
+            with server(device, cache=mode) as s, nbdraw.connect(s.address) as c:
+                assert c.flags & READ_ONLY and "read-only" in s.said(), s.said()
+                assert error_of(c.write, 0, b"x" * 4096, FUA) == "EPERM", mode
+                assert c.read(0, 4096) == b"\xee" * 4096, mode
 
 
 @served

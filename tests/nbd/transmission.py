@@ -686,9 +686,39 @@ def an_error_of_the_disk_is_logged_with_its_place_and_not_for_ever(way):
         with way.connect(s, STRUCTURED) as c:
             for _ in range(200):
                 assert error_of(c.read, 4096, 512) == "EIO"
-        lines = until_said(s, r"Input/output error", 1)
-        assert re.search(r"unix pid %d\b.*export .*read \[4096, 4608\)" % os.getpid(), lines[0])
-        assert len(lines) < 50, len(lines)
+            lines = until_said(s, r"Input/output error", 1)
+            assert re.search(r"unix pid %d\b.*export .*read \[4096, 4608\)" % os.getpid(), lines[0])
+            assert len(lines) < 50, len(lines)
+            # What was left out is counted.
+            time.sleep(1.1)
+            assert error_of(c.read, 4096, 512) == "EIO"
+            left_out = sum(map(int, re.findall(r"(\d+) more errors", s.said())))
+            assert left_out + s.said().count("Input/output error") == 201, s.said()
+
+
+@served(on=[Platterd])
+def a_client_is_told_why_nothing_can_be_made_durable_any_more(server):
+    with server(path=server.image(MiB), driver="fault", over="file", kind="flush", at=1) as s:
+        for kind in (STRUCTURED, EXTENDED):
+            with nbdraw.connect(s.address, extended=kind == EXTENDED) as c:
+                if kind == STRUCTURED:
+                    assert c.call(CMD_FLUSH).error == errno.EIO
+                reply = c.call(CMD_WRITE, 0, 512, FUA, bytes(512))
+                assert reply.error == errno.EIO and "sync has failed" in reply.text, reply.text
+
+
+@served(on=[Platterd])
+def a_file_that_may_not_grow_further_has_no_room(server):
+    """Told as such, and no fault of the disk: the limit's signal is not the server's end."""
+    image = server.image(4 * MiB)
+    for cache in ("writeback", "none"):
+        with server(image, cache=cache, wrap=("prlimit", "--fsize=%d" % (2 * MiB))) as s:
+            with nbdraw.connect(s.address) as c:
+                for flags in (0, FUA):
+                    assert error_of(c.write, 3 * MiB, b"x" * 4096, flags) == "ENOSPC"
+                c.write(MiB, b"x" * 4096, FUA)
+                c.flush()
+                assert c.read(MiB, 4096) == b"x" * 4096
 
 
 tap.main()

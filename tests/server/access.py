@@ -4,6 +4,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -209,6 +210,47 @@ def a_certificate_that_nobody_vouches_for_is_nobodys(server):
                     pass
             if verify == "off":
                 assert with_certificate(s, top + "/client", "subject") == ""
+
+
+@alone
+def an_export_that_demands_tls_is_to_be_had_by_tls(server):
+    """Also of a server that is not told anything about TLS but its certificates."""
+    top = certificates()
+    with server(args=["--tls-certificates", top + "/server"] + exports(
+            "secret,tls=required," + MEMORY, "open," + MEMORY), tcp=True) as s:
+        assert answer(s.address, "secret") == TLS_REQUIRED
+        assert answer(s.address, "open") == ""
+        assert with_certificate(s, top + "/client-none", "secret") == ""
+
+
+@alone
+def the_log_shows_a_subject_as_a_rule_has_to_say_it(server):
+    top = certificates()
+    with server(args=tls_words(top, "on") + exports("other,allow-subject=CN=bob," + MEMORY),
+                tcp=True) as s:
+        assert with_certificate(s, top + "/client", "other") == POLICY
+        said = re.search(r"\((.*)\): export \"other\" is not for this client", s.said())[1]
+    with server(args=tls_words(top, "on") + exports(
+            "other,allow-subject=" + said.replace(",", ",,") + "," + MEMORY), tcp=True) as s:
+        assert with_certificate(s, top + "/client", "other") == ""
+
+
+@alone
+def an_export_that_cannot_be_opened_tells_nothing_of_others(server):
+    """Neither whose image it is nor where that lies; the log does."""
+    image, config = server.image(1 << 20), server.path("platter.conf")
+    with open(config, "w") as f:
+        f.write("[export hidden]\npath=%s\nallow-uid=0\n[export mine]\npath=%s\n"
+                "[export gone]\npath=%s.not\n" % (image, image, image))
+    with server(args=["-c", config]) as s:
+        open_to_all(s)
+        assert answer(s.address, "hidden") == ""
+        with as_other(NOBODY), nbdraw.Client(s.address) as c:
+            for name in ("mine", "gone"):
+                for option in (nbdraw.OPT_INFO, nbdraw.OPT_GO):
+                    (_, text), = c.option(option, nbdraw.info_data(name))
+                    assert b"hidden" not in text and image.encode() not in text, text
+        assert 'export "hidden" of this server has it' in s.said()
 
 
 @alone

@@ -153,6 +153,19 @@ def nothing_to_serve_is_explained(_):
 
 
 @alone
+def who_it_is_to_become_is_looked_for_before_anything_is_opened(s):
+    image, conf = s.image(1 << 20), s.path("platter.conf")
+    with open(conf, "w") as f:
+        f.write("[server]\nloops = 1\ngroup = nobodys\n[export]\npath = %s\n" % image)
+    for words, says in ((["--user", "no-such-user", image], "--user: user=no-such-user: "),
+                        (["-c", conf], conf + ":3: group=nobodys: ")):
+        for check in (["--check-config"], ["--unix", s.path("sock")]):
+            said = refused(*check, *words)
+            assert says in said and len(said.splitlines()) == 1, said
+    assert not os.path.exists(s.path("sock"))
+
+
+@alone
 def check_config_opens_nothing(s):
     gone, sock, conf = s.path("gone.img"), s.path("sock"), s.path("platter.conf")
     words = ["--check-config", "--unix", sock, "--pidfile", s.path("pid")]
@@ -475,6 +488,40 @@ def the_pid_file_is_there_while_it_serves(s):
         with open(p.pid_file) as f:
             assert f.read() == "%d\n" % p.pid
     assert not os.path.exists(p.pid_file)
+
+
+@alone
+def nothing_but_a_pid_file_becomes_one(s):
+    """An image or a device that is named by mistake is neither emptied nor removed, and nothing
+    that somebody has put there holds up the start."""
+    pipe = s.path("pipe")
+    os.mkfifo(pipe)
+    os.symlink(s.path("nothing"), s.path("link"))
+    for path in (s.image(1 << 20, "other.img", fill=7), s.path("link"), pipe):
+        before = os.lstat(path)
+        assert path in refused("--foreground", "--unix", s.path("sock"), "--pidfile", path,
+                               s.image(1 << 20))
+        after = os.lstat(path)
+        assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert not os.path.lexists(s.path("nothing"))
+
+
+@alone
+def a_pid_file_is_one_servers(s):
+    """Another start takes nothing from a server that runs; what a crash has left is replaced."""
+    with s(s.image(1 << 20)) as p:
+        said = refused("--foreground", "--unix", s.path("sock"), "--pidfile", p.pid_file,
+                       s.image(1 << 20, "other.img"))
+        assert "runs" in said, said
+        with open(p.pid_file) as f:
+            assert f.read() == "%d\n" % p.pid
+        p.kill()
+        with open(p.pid_file) as f:
+            assert f.read() == "%d\n" % p.pid
+        assert platterd("--pidfile", p.pid_file, "--unix", s.path("sock"), s.image(1 << 20))[1] == 0
+        with open(p.pid_file) as f:
+            os.kill(int(f.read()), signal.SIGTERM)
+        until(lambda: not os.path.exists(p.pid_file))
 
 
 @alone

@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 
+import ctl
 import nbdraw
 import server
 import tap
@@ -250,6 +251,22 @@ def limits_change_for_those_who_come(s):
         assert first.read(0, 512) == second.read(0, 512) == bytes(512)
 
 
+@alone
+def a_connection_keeps_the_depth_that_it_began_with(s):
+    slow = memory().replace("driver = memory", "driver = fault\nover = memory") + \
+        "\nkind = read\nfault = delay\ndelay = 100ms\nrepeat = forever"
+    c = Config(s, server="depth = 2", a=slow)
+    with c.start() as p, nbdraw.connect(p.address, "a") as n:
+        c.set(server="depth = 1024")
+        reload(p)
+        began = time.monotonic()
+        for _ in range(8):
+            n.send(nbdraw.CMD_READ, 0, 512)
+        for _ in range(8):
+            n.receive().check()
+        assert time.monotonic() - began >= 0.4, "more than two at once"
+
+
 def traffic(address, name, offset, stop):
     """Writes and reads there, sixteen at a time, until told to stop; how often."""
     done = 0
@@ -289,6 +306,24 @@ def fifty_reloads_disturb_nobody(s):
             stop.set()
         counts = [load.result() for load in loads]
         assert min(counts) > 20, counts
+
+
+@alone
+def an_image_that_has_grown_is_larger_when_it_is_retired_and_brought_back(s):
+    image = s.image(1 * MiB)
+    c = Config(s, a="path = " + image, b=memory())
+    control = s.path("ctl")
+    with c.start("--control", control) as p:
+        os.truncate(image, 3 * MiB)
+        reload(p, "2 exports")
+        with nbdraw.connect(p.address, "a") as n:
+            assert n.size == 1 * MiB
+        with ctl.Operator(control) as o:
+            o.ask("retire", export="a")
+        reload(p, "2 exports")
+        with nbdraw.connect(p.address, "a") as n:
+            assert n.size == 3 * MiB
+            n.write(2 * MiB, b"x" * 512, nbdraw.FUA)
 
 
 @alone

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -292,6 +293,37 @@ def more_than_a_thousand_clients_are_served_at_once(server):
         returns_to(s, baseline)
 
 
+# ---- the log
+
+@served
+def clients_cannot_fill_the_log(server):
+    """Whatever they are refused for, and however often they come; but lines come again, and tell
+    how many there are not."""
+    def complain(s, n):
+        with nbdraw.Client(s.address) as c:
+            if n % 2:
+                assert c.refusal(nbdraw.OPT_GO, nbdraw.info_data("none"))
+            else:
+                c.must(nbdraw.OPT_STARTTLS)
+                c.socket.sendall(b"no handshake at all")
+                assert not c.socket.recv(100)[100:]
+
+    key = pki.psk_file(server.path("keys.psk"), "alice")
+    with server(server.image(MiB), args=["--tls", "optional", "--tls-psk", key]) as s:
+        for n in range(1000):
+            complain(s, n)
+        began = time.monotonic()
+        said = s.said()
+        assert 100 < said.count("warning: ") < 300, said.count("warning: ")
+        assert 'no export "none"' in said and "TLS handshake" in said
+        while "were left out" not in s.said():
+            assert time.monotonic() - began < 5 * PATIENCE
+            time.sleep(0.1)
+            complain(s, 1)
+        left_out = int(re.search(r"(\d+) such lines", s.said())[1])
+        assert 700 < left_out < 1000, left_out
+
+
 # ---- limits
 
 
@@ -397,6 +429,23 @@ def who_does_not_read_costs_a_fixed_amount_and_slows_nobody(server):
 
 
 @served
+def one_connection_never_holds_more_than_its_share(server):
+    """By few large requests or by many small ones: those of eight that take no answer leave room
+    for others at once, and not only when they are cut."""
+    with server(server.image(8 * MiB, fill=0x5A),
+                args=["--loops", "1", "--memory", "64M"]) as s:
+        for size, count in ((MiB, 100), (32 << 10, 128)):
+            stuck = [never_reads(s, count, size)[0] for _ in range(8)]
+            began = time.monotonic()
+            for large in (512, MiB, 4 * MiB):
+                with nbdraw.connect(s.address) as c:
+                    assert c.read(0, large) == b"\x5a" * large
+            assert time.monotonic() - began < PATIENCE, time.monotonic() - began
+            for c in stuck:
+                c.socket.close()
+
+
+@served
 def who_pauses_and_reads_on_gets_every_answer(server):
     with server(server.image(MiB, fill=0x5A)) as s:
         c = nbdraw.connect(s.address)
@@ -413,21 +462,125 @@ def who_pauses_and_reads_on_gets_every_answer(server):
 
 
 @served
+def who_reads_nothing_for_long_is_left_alone_while_nobody_wants_his_memory(server):
+    with server(server.image(MiB, fill=0x5A), args=["--loops", "1", "--memory", "64M"]) as s, \
+            nbdraw.connect(s.address) as c:
+        for _ in range(6):
+            c.send(CMD_READ, 0, MiB)
+        time.sleep(4)
+        for _ in range(6):
+            assert c.receive().check().data == b"\x5a" * MiB
+
+
+@served
+def a_slow_disk_is_not_held_against_its_clients(server):
+    """They hold memory that others wait for, and nothing moves; but that is not their doing."""
+    with server(driver="fault", over="memory", size="64M", kind="write", fault="delay",
+                delay="3s", repeat="forever", args=["--loops", "1", "--memory", "64M"]) as s:
+        clients = [nbdraw.connect(s.address) for _ in range(2)]
+        for c in clients:
+            c.send(CMD_WRITE, 0, 32 * MiB, 0, bytes(32 * MiB))
+        clients.append(nbdraw.connect(s.address))
+        clients[-1].send(CMD_READ, 0, 32 * MiB)
+        for c in clients:
+            c.receive().check()
+            c.close()
+
+
+def hold_memory(s, count):
+    """Clients that ask for all of it, and send little of what they promise."""
+    stuck = []
+    for _ in range(count):
+        c = nbdraw.connect(s.address)
+        c.send_head(CMD_WRITE, 0, 32 * MiB)
+        c.socket.sendall(bytes(4096))
+        stuck.append(c)
+    return stuck
+
+
+def others_get_memory(s):
+    for _ in range(5):
+        is_well(s)
+    c = nbdraw.connect(s.address)
+    c.socket.settimeout(40 * PATIENCE)
+    c.write(0, bytes(8 * MiB))
+    c.close()
+
+
+@served
 def who_stops_within_a_write_holds_up_nobody(server):
     with server(server.image(64 * MiB), args=["--loops", "1", "--memory", "64M"]) as s:
-        stuck = []
-        for _ in range(20):
-            c = nbdraw.connect(s.address)
-            c.send_head(CMD_WRITE, 0, 32 * MiB)
-            c.socket.sendall(bytes(4096))
-            stuck.append(c)
-        for _ in range(5):
-            is_well(s)
-        with nbdraw.connect(s.address) as c:
-            c.socket.settimeout(40 * PATIENCE)
-            c.write(0, bytes(8 * MiB))      # others hold the memory, and do not move
+        stuck = hold_memory(s, 20)
+        others_get_memory(s)
         for c in stuck:
             c.socket.close()
+
+
+@served
+def who_goes_on_with_a_write_byte_by_byte_holds_up_nobody(server):
+    with server(server.image(64 * MiB), args=["--loops", "1", "--memory", "64M"]) as s:
+        stuck, over = hold_memory(s, 6), threading.Event()
+
+        def dribble():
+            while not over.wait(0.1):
+                for c in stuck:
+                    with contextlib.suppress(OSError):
+                        c.socket.send(b"!")
+
+        dribbler = threading.Thread(target=dribble)
+        dribbler.start()
+        try:
+            others_get_memory(s)
+        finally:
+            over.set()
+            dribbler.join()
+        for c in stuck:
+            c.socket.close()
+
+
+# ---- whose bytes are whose
+
+
+def sends_on_though_it_takes_no_answer(address, offset, length):
+    """One whose connection the server ends in the midst of writes."""
+    writes = b"".join(request(CMD_WRITE, n, offset, length) + b"?" * length for n in range(200))
+    with contextlib.suppress(OSError, nbdraw.Closed):
+        c = nbdraw.Client(address)
+        try:
+            c.go()
+            c.socket.shutdown(socket.SHUT_RD)
+            c.socket.sendall(request(CMD_READ, 1000, offset, length) + writes)
+        finally:
+            c.socket.close()
+
+
+def until(end, repeat, *args):
+    while time.monotonic() < end:
+        repeat(*args)
+
+
+@served
+def what_one_sends_is_never_taken_for_what_another_does(server):
+    """Also when its connection ends, and what was to receive its bytes is used again."""
+    size, each = 4096, 12
+    image = server.image(4 * MiB)
+    with server(image, cache="none", args=["--loops", "1"]) as s:
+        end = time.monotonic() + 3
+        hostile = [threading.Thread(target=until, args=(
+            end, sends_on_though_it_takes_no_answer, s.address, 2 * MiB, size))
+                   for _ in range(3)]
+        for t in hostile:
+            t.start()
+        with nbdraw.connect(s.address) as c:
+            while time.monotonic() < end:
+                c.waiting = {n: nbdraw.Reply(CMD_WRITE, n * size, size, 0) for n in range(each)}
+                c.socket.sendall(b"".join(request(CMD_WRITE, n, n * size, size) + b"!" * size
+                                          for n in range(each)))
+                for _ in range(each):
+                    c.receive().check()
+                assert c.read(0, each * size) == b"!" * each * size
+        for t in hostile:
+            t.join()
 
 
 # ---- peers that are gone

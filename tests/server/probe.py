@@ -124,6 +124,11 @@ class NbdkitMemory(Nbdkit):
     def __init__(self, run, *words, **how):
         super().__init__(run, *words, plugin="memory", **how)
 
+    def wait(self):
+        """None, too, when it has crashed as nbdkit 1.32 may when a peer leaves it early."""
+        status = super().wait()
+        return None if "raw_send_socket: Assertion" in self.said() else status
+
 
 class QemuNbd(FrontEnd):
     name = "qemu-nbd"
@@ -137,7 +142,8 @@ class QemuNbd(FrontEnd):
 @served(on=[NbdkitMemory])
 def nbdkit_misses_what_is_known(server):
     with server("256M") as s:
-        must_be_clean(s.uri, "--expect", EXPECT + "/nbdkit-memory.txt", sometimes=["disc"])
+        must_be_clean(s.uri, "--expect", EXPECT + "/nbdkit-memory.txt",
+                      sometimes=["disc", "half-closed"])
 
 
 @served(on=[QemuNbd])
@@ -559,7 +565,11 @@ def what_cannot_be_tried_is_status_2():
             (("nbd+unix:///",), "socket=PATH"),
             (("nbd://localhost/?colour=red",), "colour=red"),
             (("nbd://localhost/%zz",), "%"),
+            (("nbd://localhost:65537",), "'65537' is no port"),
+            (("nbd://localhost:0",), "'0' is no port"),
+            (("nbd://localhost:nbd",), "'nbd' is no port"),
             (("--timeout", "0", "nbd://localhost"), "--timeout"),
+            (("--only", "no-such-*", "nbd://localhost"), "'no-such-*' fits no assertion"),
             (("--no-such-option", "nbd://localhost"), "no-such-option"),
             ((), "usage"), (("nbd://localhost", "nbd://localhost"), "usage")):
         done = run(*words)

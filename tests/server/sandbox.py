@@ -19,7 +19,7 @@ import nbdraw
 import pki
 import tap
 from nbdraw import FUA, NO_HOLE
-from server import BUILD, PATIENCE, PRELOAD, SOURCE, Platterd, strace
+from server import BUILD, PATIENCE, PLATTERD, PRELOAD, SOURCE, Platterd, strace
 from server import served as served_by
 
 MiB = 1 << 20
@@ -157,6 +157,23 @@ def without_sandbox_there_is_no_filter(server):
     with server(server.image(MiB), args=["--sandbox", "off"]) as s:
         for t in statuses(s.pid):
             assert t["Seccomp"] == "0" and t["NoNewPrivs"] == "1", t
+
+
+@served
+def the_command_of_run_is_whose_the_server_was(server):
+    need_root()
+    command = "id -u; cat /etc/shadow >/dev/null"
+    done = subprocess.run([PLATTERD, "--user", "nobody", "--run", command, server.image(MiB)],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done
+
+
+@served
+def a_reach_that_is_not_there_is_a_warning(server):
+    gone = server.path("gone")
+    with server(server.image(MiB), args=["--reach", server.dir + ":" + gone]) as s:
+        assert s.said().count("warning: reach=") == 1, s.said()
+        assert "reach=" + gone + ": " in s.said(), s.said()
 
 
 @served

@@ -449,8 +449,21 @@ def the_steps_of_the_manual_lead_to_certificates_and_keys(server):
                 c.socket = context.wrap_socket(c.socket, server_hostname="disks.example.org")
                 c.go(name)
                 works(c)
+    with server(**DISK, tls=folder, args=["--tls-verify-peer", "on"]) as s:
+        run(*qemu_img(s, folder, "tls-hostname=disks.example.org"))
     with server(**DISK, tls=folder + "/keys.psk") as s:
         run("nbdinfo", psk_uri(s, "alice", folder + "/keys.psk"))
+
+
+@served
+def keys_that_nobody_is_offered_are_a_warning(server):
+    at = certificates(server)
+    args = ["--tls-certificates", at("server")]
+    warning = "warning: tls-certificates is given and tls=off"
+    with server(**DISK, args=args) as s:
+        assert warning in s.said(), s.said()
+    with server(args=[*args, "--export", "name=a,driver=memory,size=1M,tls=required"]) as s:
+        assert warning not in s.said(), s.said()
 
 
 # ---- in clear
@@ -606,6 +619,26 @@ def new_credentials_are_for_those_who_come_from_now_on(server):
             is_refused(s, at("client-revoked"))
             come(s, at("client"))
             works(old)
+
+
+@served
+def whoever_was_revoked_stays_out_when_the_list_cannot_be_had(server):
+    """A reload that cannot see it any more is no reload."""
+    at = certificates(server)
+    live = shutil.copytree(at("server-crl"), server.path("live"))
+    os.mkdir(server.path("away"))
+    listed, there = os.path.join(live, "ca-crl.pem"), server.path("away/crl.pem")
+    os.rename(listed, there)
+    os.symlink("../away/crl.pem", listed)
+    with server(**DISK, tls=live, args=["--tls-verify-peer", "on"]) as s:
+        is_refused(s, at("client-revoked"))
+        os.unlink(there)
+        hang_up(s)
+        says(s, "reload: nothing is changed", listed)
+        is_refused(s, at("client-revoked"))
+        come(s, at("client"))
+    said = server.refusal(**DISK, tls=live)
+    assert listed in said, said
 
 
 @served

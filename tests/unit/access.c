@@ -178,6 +178,25 @@ TEST(a_backslash_keeps_what_separates_in_the_name)
 	access_rules_free(rules);
 }
 
+TEST(a_backslash_is_no_part_of_the_identity_of_a_key)
+{
+	struct peer odd = { .kind = PEER_TCP, .tls = true };
+	struct access_rules *rules =
+		rules_of((struct lists){ .psks = "bob;a\\;b; c\\\\;DOMAIN\\user;end\\ " });
+	static const char *const in[] = { "bob", "a;b", "c\\", "DOMAIN\\user", "end " };
+	static const char *const out[] = { "a", "b", "a\\;b", "c", "c\\\\", "DOMAINuser", "end" };
+
+	for (unsigned i = 0; i < 5; i++) {
+		odd.psk = (char *)in[i];
+		assert_true(access_allows(rules, &odd));
+	}
+	for (unsigned i = 0; i < 7; i++) {
+		odd.psk = (char *)out[i];
+		assert_false(access_allows(rules, &odd));
+	}
+	access_rules_free(rules);
+}
+
 TEST(rules_that_make_no_sense_are_refused_with_key_and_value)
 {
 	refused((struct lists){ .fingerprints = "1234" }, "allow-fingerprint", "1234");

@@ -50,3 +50,31 @@ TEST(a_log_line_has_no_control_characters)
 	log_warn("export \"%s\"", "a\nb\x1b[2J\x7f");
 	assert_str(logged, "export \"a?b?[2J?\"");
 }
+
+TEST(a_log_line_has_no_control_characters_of_any_alphabet)
+{
+	static const struct {
+		const char *text, *shown;
+	} rows[] = {
+		{ "\xc2\x9b[2J", "??[2J" }, /* C1: an escape in one letter */
+		{ "\x9b[2J", "?[2J" },      /* the same in other alphabets */
+		{ "a\xe2\x80\xae"
+		  "b",
+		  "a???b" }, /* right to left from here */
+		{ "a\xe2\x80\xa8"
+		  "b",
+		  "a???b" },                                   /* the end of a line */
+		{ "\xc1\x8a\xe0\x82\x9b", "?????" },           /* a newline and C1, too long */
+		{ "\xed\xa0\x80\xf4\x90\x80\x80", "???????" }, /* no letters */
+		{ "\xe2\x82", "??" },                          /* a cut one */
+		{ "\xc3\xbc \xe2\x82\xac \xf0\x9f\x92\xbe",
+		  "\xc3\xbc \xe2\x82\xac \xf0\x9f\x92\xbe" },
+	};
+
+	pl_log_to(remember);
+	for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+		memset(logged, 0, sizeof logged);
+		log_warn("%s", rows[i].text);
+		assert_str(logged, rows[i].shown);
+	}
+}

@@ -468,16 +468,16 @@ TEST(an_image_that_another_one_writes_is_refused)
 	make_image("lock.img", 1 * MiB);
 	assert_eq(link("lock.img", "other.img"), 0);
 	assert_eq(try_export(WORDS("path=lock.img"), 0, &a, NULL), 0);
-	refused(-EBUSY, "lock.img: it is in use", WORDS("path=lock.img"), 0);
+	refused(-EBUSY, "lock.img: it is in use: somebody writes it", WORDS("path=lock.img"), 0);
 	refused(-EBUSY, "other.img", WORDS("path=other.img"), 0);
-	refused(-EBUSY, "lock.img", WORDS("path=lock.img"), PL_OPEN_READ_ONLY);
+	refused(-EBUSY, "somebody writes it", WORDS("path=lock.img"), PL_OPEN_READ_ONLY);
 	assert_eq(try_export(WORDS("path=lock.img", "lock=off"), 0, &b, NULL), 0);
 	pl_export_close(b);
 	pl_export_close(a);
 
 	assert_eq(try_export(WORDS("path=lock.img"), PL_OPEN_READ_ONLY, &a, NULL), 0);
 	assert_eq(try_export(WORDS("path=lock.img"), PL_OPEN_READ_ONLY, &b, NULL), 0);
-	refused(-EBUSY, "lock.img", WORDS("path=lock.img"), 0);
+	refused(-EBUSY, "somebody reads it who bears no writer", WORDS("path=lock.img"), 0);
 	pl_export_close(a);
 	pl_export_close(b);
 	assert_eq(try_export(WORDS("path=lock.img"), 0, &a, NULL), 0);

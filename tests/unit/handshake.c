@@ -808,13 +808,14 @@ TEST(more_requests_than_fit_are_too_big)
 TEST(an_export_that_is_not_to_be_had_is_refused_with_the_reason)
 {
 	static const struct {
-		const char *name, *reason;
+		const char *name, *reason, *logged;
 		uint32_t reply;
 	} cases[] = {
-		{ "absent", "no such export", NBD_REP_ERR_UNKNOWN },
-		{ "private", "not for you", NBD_REP_ERR_POLICY },
-		{ "tls-only", "only by TLS", NBD_REP_ERR_TLS_REQD },
-		{ "broken", "the disk is gone", NBD_REP_ERR_UNKNOWN },
+		{ "absent", "no such export", "no such export", NBD_REP_ERR_UNKNOWN },
+		{ "private", "not for you", "not for you", NBD_REP_ERR_POLICY },
+		{ "tls-only", "only by TLS", "only by TLS", NBD_REP_ERR_TLS_REQD },
+		/* What is behind an export is the operator's business. */
+		{ "broken", "Input/output error", "the disk is gone", NBD_REP_ERR_UNKNOWN },
 	};
 	for_info_and_go(option)
 	{
@@ -836,7 +837,7 @@ TEST(an_export_that_is_not_to_be_had_is_refused_with_the_reason)
 				}
 				/* Said once, with the peer. */
 				assert_contains(logged, "a peer: ");
-				assert_contains(logged, cases[i].reason);
+				assert_contains(logged, cases[i].logged);
 				assert_eq(strchr(logged, '\n')[1], '\0');
 				go(&t, "disk");
 			}

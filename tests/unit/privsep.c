@@ -158,6 +158,18 @@ TEST(numbers_are_users_and_groups_too)
 	assert_eq(getgroups(0, NULL), 0);
 }
 
+TEST(the_group_of_root_makes_no_root)
+{
+	static const struct privsep_settings s = { .user = "54321", .group = "0" };
+
+	need_root();
+	drop(&s);
+	assert_eq(getuid(), 54321);
+	assert_eq(getgid(), 0);
+	assert_eq(setresuid(0, 0, 0), -1);
+	assert_str(status("CapEff"), "0000000000000000");
+}
+
 TEST(a_group_alone_leaves_the_user)
 {
 	static const struct privsep_settings s = { .group = "54322" };

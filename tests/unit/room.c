@@ -117,6 +117,25 @@ TEST(who_waits_is_served_in_order_and_small_wishes_do_not_overtake_a_large_one)
 	room_free(room);
 }
 
+TEST(who_waits_behind_one_that_gives_up_need_not_wait_for_anybody_else)
+{
+	struct room *room = make(64 * MiB);
+	struct wish a, b, large = { .number = 1 }, small = { .number = 2 };
+
+	assert_true(take(room, &a, 32 * MiB, false));
+	assert_true(take(room, &b, 4 * KiB, false));
+	assert_true(!take(room, &large, 32 * MiB, false));
+	assert_true(!take(room, &small, 4 * KiB, false));
+	room_forget(room, &large.wish);
+	assert_eq(grants, 1);
+	assert_eq(order_of_grants[0], 2);
+	assert_true(!room_is_short(room));
+	give(room, &a);
+	give(room, &b);
+	give(room, &small);
+	room_free(room);
+}
+
 TEST(large_requests_cannot_exhaust_the_small_part)
 {
 	struct room *room = make(64 * MiB);

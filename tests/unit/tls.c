@@ -295,19 +295,26 @@ other_join(struct other *o)
 	assert_eq(pthread_join(o->thread, NULL), 0);
 }
 
-/* Both ends with a key of alice; the client works meanwhile. */
+/* Both ends with a file of keys that has this line; the client works meanwhile. */
 static void
-both_open(struct end *e, struct other *o, void (*work)(struct other *o))
+both_open_with(struct end *e, struct other *o, const char *line, const char *user,
+	       void (*work)(struct other *o))
 {
-	char *path = write_file("keys.psk", "alice:" KEY "\n", 0600);
+	char *path = write_file("keys.psk", line, 0600);
 	int fds[2];
 
 	assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	end_open(e, fds[0]);
-	*o = (struct other){ .settings = { .psk = path }, .user = "alice", .work = work };
+	*o = (struct other){ .settings = { .psk = path }, .user = user, .work = work };
 	other_start(o, fds[1]);
 	assert_eq(end_secure(e, &(struct tls_settings){ .psk = path }), 0);
 	free(path);
+}
+
+static void
+both_open(struct end *e, struct other *o, void (*work)(struct other *o))
+{
+	both_open_with(e, o, "alice:" KEY "\n", "alice", work);
 }
 
 static uint8_t
@@ -568,6 +575,25 @@ TEST(a_key_tells_who_the_client_is)
 	assert_str(e.peer.fingerprint, "");
 	end_close(&e);
 	other_join(&o);
+	scratch_remove();
+}
+
+/* As psktool(1) writes what has a colon in it. */
+TEST(a_name_that_does_not_go_into_a_line_is_given_by_its_digits)
+{
+	static const char *const names[][2] = { { "#613a62:" KEY "\n", "a:b" },
+						{ "#6:" KEY "\n", "#6" },
+						{ "#q1:" KEY "\n", "#q1" } };
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct other o;
+		struct end e;
+
+		both_open_with(&e, &o, names[i][0], names[i][1], NULL);
+		assert_str(e.peer.psk, names[i][1]);
+		end_close(&e);
+		other_join(&o);
+	}
 	scratch_remove();
 }
 
@@ -882,6 +908,7 @@ TEST(what_is_no_file_of_keys_is_refused_with_its_line)
 		{ "\n\r\n", 0600, "keys.psk: no keys in it" },
 		{ "alice\n", 0600, "keys.psk:1: not USER:HEXKEY" },
 		{ ":" KEY "\n", 0600, "keys.psk:1: not USER:HEXKEY" },
+		{ "#610062:" KEY "\n", 0600, "keys.psk:1: not USER:HEXKEY" },
 		{ "alice:" KEY "\n\nbob:" KEY "0\n", 0600, "keys.psk:3: the key of bob is not" },
 		{ "alice:" KEY "x0\n", 0600, "keys.psk:1: the key of alice is not in hex" },
 		{ "alice:0011\n", 0600, "keys.psk:1: the key of alice has 2 bytes" },
