@@ -55,11 +55,11 @@ def tmpfs(where, size):
 
 
 @contextlib.contextmanager
-def loop(path, sector):
-    """A loop device over a file, with sectors of that many bytes."""
+def loop(path, sector, *options):
+    """A loop device over a file, with sectors of that many bytes; options: of losetup."""
     if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
         tap.skip("loop devices need root and /dev/loop-control")
-    device = run("losetup", "-f", "--show", "--sector-size", str(sector), path)
+    device = run("losetup", "-f", "--show", "--sector-size", str(sector), *options, path)
     fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     run("losetup", "-d", device)    # which happens when the last user closes it
     try:

@@ -765,13 +765,24 @@ def what_was_agreed_on_before_tls_is_forgotten(server):
 
 @served(on=[Platterd])
 def what_was_sent_in_plain_text_behind_starttls_is_never_used(server):
-    certificates, _ = tls(server)
+    certificates, client = tls(server)
+    both = b"IHAVEOPT" + struct.pack(">II", OPT_STARTTLS, 0) + \
+        b"IHAVEOPT" + struct.pack(">II", OPT_STRUCTURED_REPLY, 0)
     with server(**DISK, tls=certificates) as s:
         c = Client(s.address)
-        c.socket.sendall(b"IHAVEOPT" + struct.pack(">II", OPT_STARTTLS, 0) +
-                         b"IHAVEOPT" + struct.pack(">II", OPT_STRUCTURED_REPLY, 0))
+        c.socket.sendall(both)
         assert c.option_reply(OPT_STARTTLS) == (REP_ACK, b"")
         assert b"\x00\x03\xe8\x89" not in rest_of(c)
+        # Nor once TLS is there, for which whoever put it between may well leave the two alone.
+        c = Client(s.address)
+        c.socket.sendall(both)
+        assert c.option_reply(OPT_STARTTLS) == (REP_ACK, b"")
+        try:
+            nbdraw.tls_context(client).wrap_socket(c.socket, server_hostname="localhost")
+        except OSError:     # ssl.SSLError is one
+            pass
+        else:
+            raise AssertionError("there is TLS after plain text")
 
 
 def rest_of(client):

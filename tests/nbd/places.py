@@ -119,8 +119,7 @@ def a_device_that_shrinks_fails_the_next_flush(server):
 @served
 def a_device_that_may_not_be_written_is_served_read_only(server):
     """The kernel opens it for writing all the same."""
-    with mounts.loop(server.image(MiB, "backing", fill=0xEE), 512) as device:
-        mounts.run("blockdev", "--setro", device)
+    with mounts.loop(server.image(MiB, "backing", fill=0xEE), 512, "--read-only") as device:
         for mode in MODES:
             with server(device, cache=mode) as s, nbdraw.connect(s.address) as c:
                 assert c.flags & READ_ONLY and "read-only" in s.said(), s.said()

@@ -689,6 +689,10 @@ def an_error_of_the_disk_is_logged_with_its_place_and_not_for_ever(way):
             lines = until_said(s, r"Input/output error", 1)
             assert re.search(r"unix pid %d\b.*export .*read \[4096, 4608\)" % os.getpid(), lines[0])
             assert len(lines) < 50, len(lines)
+            # A client's own mistakes are none.
+            assert error_of(c.write, MiB, b"x" * 512) == "ENOSPC"
+            assert error_of(c.read, MiB, 512) == "EINVAL"
+            assert "write [" not in s.said() and "[1048576" not in s.said(), s.said()
             # What was left out is counted.
             time.sleep(1.1)
             assert error_of(c.read, 4096, 512) == "EIO"
