@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { READING = 0, WRITING = 1, RESIZING = 3 }; /* permissions that matter here */
 enum { HELD = 100, REFUSED = 200 };
@@ -41,6 +42,19 @@ lock_byte(int fd, int command, short type, off_t byte, struct flock *fl)
 	return fcntl(fd, command, fl) == -1 ? -errno : 0;
 }
 
+/* Who holds that byte, if anybody does for long. */
+static int
+lock_of_others(int fd, off_t byte, struct flock *fl)
+{
+	for (unsigned waited = 0;; waited++) {
+		int error = lock_byte(fd, F_OFD_GETLK, F_WRLCK, byte, fl);
+
+		if (error != 0 || fl->l_type == F_UNLCK || waited == FILE_PATIENCE)
+			return error;
+		usleep(1000);
+	}
+}
+
 int
 file_lock(const struct file *f, struct pl_error *err)
 {
@@ -62,7 +76,7 @@ file_lock(const struct file *f, struct pl_error *err)
 
 		if (r->writer && f->read_only)
 			continue;
-		error = lock_byte(f->fd, F_OFD_GETLK, F_WRLCK, r->theirs, &fl);
+		error = lock_of_others(f->fd, r->theirs, &fl);
 		if (error != 0)
 			return pl_error_set(err, error, "%s: lock", f->name);
 		if (fl.l_type != F_UNLCK)

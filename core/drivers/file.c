@@ -191,7 +191,12 @@ open_file(struct file *f, const struct file_params *p, int found, struct pl_erro
 		return pl_error_say(err, -EINVAL, "%s: is made up by the kernel, and no image",
 				    f->name);
 	f->block = S_ISBLK(st.st_mode);
-	f->fd = reopen(found, access_flags(f) | (f->block && exclusive ? O_EXCL : 0));
+	for (unsigned waited = 0; waited < FILE_PATIENCE; waited++) {
+		f->fd = reopen(found, access_flags(f) | (f->block && exclusive ? O_EXCL : 0));
+		if (f->fd != -EBUSY)
+			break;
+		usleep(1000);
+	}
 	if (f->fd < 0) {
 		error = f->fd;
 		f->fd = -1;

@@ -30,6 +30,10 @@ struct file {
 	struct pl_driver_limits limits;
 };
 
+/* Milliseconds for which somebody else may have an image that is to be ours: a ring lets go of
+ * its files a little after its owner has closed them, or has been killed. */
+#define FILE_PATIENCE 200
+
 /* ---- file-probe.c ---------------------------------------------------------------- */
 
 /* Its size now, 0 when that cannot be told. */

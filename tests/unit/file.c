@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -482,6 +483,35 @@ TEST(an_image_that_another_one_writes_is_refused)
 	pl_export_close(b);
 	assert_eq(try_export(WORDS("path=lock.img"), 0, &a, NULL), 0);
 	pl_export_close(a);
+}
+
+static void *
+let_go(void *fd)
+{
+	usleep(30000);
+	close(*(int *)fd);
+	return NULL;
+}
+
+/* A ring keeps files a little longer than the process whose they were. */
+TEST(a_lock_that_is_just_being_given_up_is_waited_for)
+{
+	struct flock writer = {
+		.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 101, .l_len = 1
+	};
+	struct pl_export *ex;
+	struct pl_error err;
+	pthread_t thread;
+	int fd;
+
+	make_image("held.img", 1 * MiB);
+	fd = open("held.img", O_RDWR);
+	assert_eq(fcntl(fd, F_OFD_SETLK, &writer), 0);
+	assert_eq(try_export(WORDS("path=held.img"), 0, &ex, &err), -EBUSY);
+	assert_eq(pthread_create(&thread, NULL, let_go, &fd), 0);
+	assert_eq(try_export(WORDS("path=held.img"), 0, &ex, &err), 0);
+	pl_export_close(ex);
+	pthread_join(thread, NULL);
 }
 
 TEST(a_name_in_a_directory_never_leads_out_of_it)
