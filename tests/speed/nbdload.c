@@ -372,16 +372,13 @@ connect_unix(const char *path)
 static int
 connect_tcp(const char *address)
 {
-	const char *colon = strrchr(address, ':');
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found;
-	char host[256];
+	char host[256], port[8];
 	int fd = -1, on = 1, error;
 
-	if (colon == NULL || (size_t)(colon - address) >= sizeof(host))
+	if (sscanf(address, "%255[^:]:%7s", host, port) != 2)
 		errx(2, "%s: neither a path with a / nor HOST:PORT", address);
-	memcpy(host, address, (size_t)(colon - address));
-	host[colon - address] = '\0';
-	error = getaddrinfo(host, colon + 1, &hints, &found);
+	error = getaddrinfo(host, port, &hints, &found);
 	if (error != 0)
 		errx(1, "%s: %s", address, gai_strerror(error));
 	for (const struct addrinfo *ai = found; ai != NULL && fd == -1; ai = ai->ai_next) {
