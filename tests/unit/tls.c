@@ -763,8 +763,8 @@ shake_by_certificates(struct end *e, struct other *o, const char *server, bool v
 	*o = (struct other){ .settings = { .certificates = at_client } };
 	assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	end_open(e, fds[0]);
-	other_start(o, fds[1]);
 	said.lines = said.failures = 0;
+	other_start(o, fds[1]);
 	error = end_secure(e, &settings);
 	free(at_server);
 	return error;
