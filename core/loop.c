@@ -44,6 +44,7 @@ struct helper {
  * a disk as well. Nanoseconds, a moving average. */
 struct poll {
 	bool on;
+	unsigned slow; /* waits for which a disk that was waited for long is remembered */
 	uint64_t waits[2];
 };
 
@@ -452,8 +453,9 @@ loop_reap(struct pl_loop *loop)
 /* ---- polling ---------------------------------------------------------------------- */
 
 #define POLL_MAX   50000  /* nanoseconds without sleep */
-#define POLL_WORTH 60000  /* waits that sleeping makes no longer than that are polled for */
+#define POLL_WORTH 40000  /* waits that are longer, sleep and all, are slept through */
 #define POLL_LONG  400000 /* all longer waits count as this */
+#define POLL_SLOW  8      /* waits */
 
 static uint64_t
 poll_now(void)
@@ -482,15 +484,19 @@ loop_has_news(const struct pl_loop *loop)
 /*
  * Submits and waits, first awake. A client that waits for each answer asks again within a
  * few microseconds of it, and to be woken costs more than that. Waits that turn out long
- * make the average long, and then nothing is polled for until they are short again.
+ * make the average long, and then nothing is polled for until they are short again. Where
+ * each answer takes a disk its time, a wake-up more is no loss, and the disk's interrupts
+ * have the processor.
  */
 static void
 loop_poll(struct pl_loop *loop)
 {
-	uint64_t *wait = &loop->poll.waits[loop->data_in_flight > 1]; /* 1: the armed wake */
+	struct poll *poll = &loop->poll;
+	bool disk = loop->data_in_flight > 1; /* 1: the armed wake */
+	uint64_t *wait = &poll->waits[disk];
 	uint64_t began = poll_now(), now = began;
 
-	if (*wait < POLL_WORTH) {
+	if (*wait < POLL_WORTH && (disk || poll->slow == 0)) {
 		io_uring_submit_and_get_events(&loop->ring);
 		if (io_uring_cq_ready(&loop->ring) > 0)
 			return;
@@ -503,6 +509,10 @@ loop_poll(struct pl_loop *loop)
 	io_uring_submit_and_wait(&loop->ring, 1);
 	now = poll_now() - began;
 	*wait = (7 * *wait + (now < POLL_LONG ? now : POLL_LONG)) / 8;
+	if (disk && now >= POLL_WORTH)
+		poll->slow = POLL_SLOW;
+	else if (poll->slow > 0)
+		poll->slow--;
 }
 
 void

@@ -29,7 +29,7 @@ const struct pl_option server_options[] = {
 	{ "loops", PL_OPT_UINT, AT(loops), NULL, "0", false, "serving threads; 0: one a CPU" },
 	{ "memory", PL_OPT_SIZE, AT(memory), NULL, "128M", false, "each thread has for requests" },
 	{ "depth", PL_OPT_UINT, AT(depth), NULL, "128", false, "requests of a client at once" },
-	{ "poll", PL_OPT_BOOL, AT(poll), NULL, "off", false, "look a while before sleeping" },
+	{ "poll", PL_OPT_BOOL, AT(poll), NULL, "on", false, "look a while before sleeping" },
 	{ "max-connections", PL_OPT_UINT, AT(max_connections), NULL, "2048", false,
 	  "in all; 0: no limit" },
 	{ "max-connections-per-host", PL_OPT_UINT, AT(max_connections_per_host), "N", "0", false,
