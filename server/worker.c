@@ -92,12 +92,6 @@ tick_done(struct pl_io *io, int64_t result)
 /* ---- connections ----------------------------------------------------------------- */
 
 void
-worker_joined(struct worker *w)
-{
-	__atomic_fetch_add(&w->connections, 1, __ATOMIC_RELAXED);
-}
-
-void
 worker_left(struct worker *w)
 {
 	__atomic_fetch_sub(&w->connections, 1, __ATOMIC_RELAXED);
@@ -177,7 +171,7 @@ workers_take(struct workers *all, struct client *client, int fd, int send_fd)
 				 .client = client,
 				 .fd = fd,
 				 .send_fd = send_fd };
-	worker_joined(h->worker);
+	__atomic_fetch_add(&h->worker->connections, 1, __ATOMIC_RELAXED);
 	pl_loop_post(h->worker->loop, &h->work);
 }
 

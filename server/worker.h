@@ -44,9 +44,7 @@ struct worker {
 	struct pl_work end_work;
 };
 
-/* A connection begins (from the main thread, before its worker knows), or has ended (on the
- * worker's thread). */
-void worker_joined(struct worker *w);
+/* A connection has ended. On the worker's thread. */
 void worker_left(struct worker *w);
 
 /* The credentials for a new connection, with a reference; NULL: no TLS. */

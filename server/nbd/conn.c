@@ -100,8 +100,9 @@ nbd_conn_close(struct nbd_conn *c, const char *why)
 	stream_close(&c->stream);
 }
 
-void
-nbd_conn_end(struct nbd_conn *c, const char *why)
+/* Nothing more is taken from the peer; what was asked is answered, then it is closed. */
+static void
+conn_end(struct nbd_conn *c, const char *why)
 {
 	if (c->state == CONN_CLOSING || c->state == CONN_ENDING)
 		return;
@@ -152,7 +153,7 @@ input_came(struct nbd_conn *c, ssize_t result)
 		return true;
 	}
 	if (c->state == CONN_SERVING && result == 0)
-		nbd_conn_end(c, end_of_input(c, result)); /* it may still read its answers */
+		conn_end(c, end_of_input(c, result)); /* it may still read its answers */
 	else
 		nbd_conn_close(c, end_of_input(c, result));
 	return false;
@@ -175,7 +176,7 @@ pump(struct nbd_conn *c)
 		enum nbd_progress progress = nbd_transmission_input(c);
 
 		if (progress == NBD_ENDS)
-			nbd_conn_end(c, c->why);
+			conn_end(c, c->why);
 		if (progress != NBD_NEEDS_INPUT ||
 		    !conn_receive(c, nbd_transmission_want(c, c->recv_iov)))
 			return;
@@ -281,7 +282,7 @@ step_do(struct nbd_conn *c, enum handshake_step step)
 		break;
 	case HANDSHAKE_OPEN: open_export(c); break;
 	case HANDSHAKE_GO: serve(c); break;
-	case HANDSHAKE_CLOSE: nbd_conn_end(c, c->shake.why); break;
+	case HANDSHAKE_CLOSE: conn_end(c, c->shake.why); break;
 	}
 }
 

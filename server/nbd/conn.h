@@ -122,8 +122,6 @@ struct nbd_conn {
 
 /* Looks for input and takes it as far as it goes; soon, on the loop. */
 void nbd_conn_pump(struct nbd_conn *c);
-/* Nothing more is taken from the peer; what was asked is answered, then it is closed. */
-void nbd_conn_end(struct nbd_conn *c, const char *why);
 /* At once; what is under way is waited for, but not answered. */
 void nbd_conn_close(struct nbd_conn *c, const char *why);
 /* A request has been done with: the connection may have waited for that. */

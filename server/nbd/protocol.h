@@ -15,7 +15,6 @@
 #define NBD_MAGIC           UINT64_C(0x4e42444d41474943) /* "NBDMAGIC" */
 #define NBD_OPTION_MAGIC    UINT64_C(0x49484156454f5054) /* "IHAVEOPT" */
 #define NBD_OPT_REPLY_MAGIC UINT64_C(0x3e889045565a9)
-#define NBD_DEFAULT_PORT    10809
 #define NBD_STRING_MAX      4096 /* names, descriptions, queries, messages */
 
 enum nbd_handshake_flag { NBD_FLAG_FIXED_NEWSTYLE = 1 << 0, NBD_FLAG_NO_ZEROES = 1 << 1 };
