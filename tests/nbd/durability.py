@@ -222,22 +222,27 @@ def write_many(client, offsets, depth, flags):
     return errors
 
 
+def write_by_many(address, connections, each):
+    """So many connections, with 16 FUA writes in flight on each, in a part of its own."""
+    clients = [nbdraw.connect(address) for _ in range(connections)]
+    threads = [threading.Thread(target=write_many, args=(
+        c, range(n * each * BLOCK, (n + 1) * each * BLOCK, BLOCK), 16, FUA))
+        for n, c in enumerate(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for c in clients:
+        c.close()
+
+
 def share(server, connections):
     """So many connections with 16 FUA writes in flight on each; a sync takes 3 ms."""
     each = 96
     image = server.image(connections * each * BLOCK, fill=0xEE)
     slow = ("-e", "inject=fdatasync,fsync:delay_enter=3000")
     with Trace(server, image, *slow, cache="writeback", fua="commit") as t:
-        clients = [nbdraw.connect(t.server.address) for _ in range(connections)]
-        threads = [threading.Thread(target=write_many, args=(
-            c, range(n * each * BLOCK, (n + 1) * each * BLOCK, BLOCK), 16, FUA))
-            for n, c in enumerate(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for c in clients:
-            c.close()
+        write_by_many(t.server.address, connections, each)
     total = connections * each
     assert len(t.writes) == total, "%d writes were traced" % len(t.writes)
     assert len(t.syncs) <= total // 2, "%d syncs for %d writes" % (len(t.syncs), total)
@@ -265,16 +270,7 @@ def writers_on_every_worker_share_flushes(server):
     with server(image, driver="fault", over="file", cache="writeback", fua="commit", kind="flush",
                 fault="delay", delay="3ms", repeat="forever", args=["--loops", "2"]) as s, \
             s.operator() as o:
-        clients = [nbdraw.connect(s.address) for _ in range(4)]
-        threads = [threading.Thread(target=write_many, args=(
-            c, range(n * each * BLOCK, (n + 1) * each * BLOCK, BLOCK), 16, FUA))
-            for n, c in enumerate(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for c in clients:
-            c.close()
+        write_by_many(s.address, 4, each)
         counters = o.export()["counters"]
         assert counters["committed"] == 4 * each, counters
         assert 0 < counters["groups"] <= 2 * each, counters

@@ -2,7 +2,6 @@
 """Haggling: every option gets the answer that the protocol wants, and the next one is found
 where it begins; in plain text and by TLS."""
 
-import functools
 import os
 import re
 import ssl
@@ -21,7 +20,8 @@ from nbdraw import (BLOCK_STATUS_PAYLOAD, CMD_DISC, ERR_EXT_HEADER_REQD,
                     OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT,
                     OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERROR,
                     SEND_DF, Client, Refused, context_data, counted, error_of, info_data)
-from server import FRONT_ENDS, PATIENCE, Platterd, served, strace
+from server import PATIENCE, Platterd, served, strace
+from way import every_way
 
 MiB = 1 << 20
 DISK = {"driver": "memory", "size": "1M"}
@@ -32,38 +32,6 @@ def export(name, **options):
     """Words for platterd's command line: one more export."""
     options = {"name": name, **DISK, **options}
     return ["--export", ",".join("%s=%s" % (k, v.replace(",", ",,")) for k, v in options.items())]
-
-
-class Way:
-    """How a case gets to a server: in plain text, or by TLS."""
-
-    def __init__(self, server, tls):
-        self.server = server
-        self.folder = pki.make(server.path("pki")) if tls else None
-
-    def serve(self, *words, **how):
-        if self.folder:
-            how["tls"] = self.folder + "/server"
-        return self.server(*words, **how)
-
-    def greet(self, s, **how):
-        client = Client(s.address, **how)
-        if self.folder:
-            client.starttls(self.folder + "/client")
-        return client
-
-    def connect(self, s, *words, **how):
-        return nbdraw.connect(s.address, *words, **how,
-                              tls=self.folder and self.folder + "/client")
-
-
-def haggled(case=None, *, on=FRONT_ENDS):
-    """Registers a case, which gets a Way, for each front end, and by TLS for our own server."""
-    if case is None:
-        return functools.partial(haggled, on=on)
-    served(lambda server: case(Way(server, False)), name=case.__name__, on=on)
-    served(lambda server: case(Way(server, True)), name=case.__name__ + "_by_tls", on=[Platterd])
-    return case
 
 
 def works(client):
@@ -135,7 +103,7 @@ def a_client_flag_that_was_not_offered_ends_the_connection(server):
             works(c)
 
 
-@haggled
+@every_way
 def a_bad_option_magic_ends_the_connection(way):
     with way.serve(**DISK) as s:
         for magic in (b"IHAVEOPt", b"NBDMAGIC", bytes(8), b"\xff" * 8, b"GET / HT"):
@@ -146,7 +114,7 @@ def a_bad_option_magic_ends_the_connection(way):
             works(c)
 
 
-@haggled
+@every_way
 def a_bad_request_magic_ends_the_connection_without_a_reply(way):
     extended = (False, True) if way.server.front_end is Platterd else (False,)
     with way.serve(**DISK) as s:
@@ -161,7 +129,7 @@ def a_bad_request_magic_ends_the_connection_without_a_reply(way):
                 c.socket.close()
 
 
-@haggled
+@every_way
 def an_unknown_option_is_refused_and_its_data_skipped(way):
     with way.serve(**DISK) as s:
         for option in UNKNOWN_OPTIONS:
@@ -172,7 +140,7 @@ def an_unknown_option_is_refused_and_its_data_skipped(way):
                 works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def an_option_of_up_to_one_mebibyte_is_skipped(way):
     """Those that are known refuse so much as well, each in its own way."""
     expected = {OPT_LIST: ERR_INVALID, OPT_INFO: ERR_TOO_BIG, OPT_GO: ERR_TOO_BIG,
@@ -187,7 +155,7 @@ def an_option_of_up_to_one_mebibyte_is_skipped(way):
         works(c)
 
 
-@haggled
+@every_way
 def an_option_of_four_gibibytes_ends_the_connection_at_once(way):
     with way.serve(**DISK) as s:
         for option in (OPT_INFO, OPT_LIST, OPT_ABORT, 30583):
@@ -207,7 +175,7 @@ def an_option_of_four_gibibytes_ends_the_connection_at_once(way):
                 works(other)
 
 
-@haggled
+@every_way
 def options_sent_together_are_answered_in_order(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         sent = [(30583, b"abc"), (OPT_STRUCTURED_REPLY, b""), (OPT_LIST, b"junk"),
@@ -221,7 +189,7 @@ def options_sent_together_are_answered_in_order(way):
         works(c)
 
 
-@haggled
+@every_way
 def an_option_may_come_byte_by_byte(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         for option, data, last in ((OPT_STRUCTURED_REPLY, b"", REP_ACK),
@@ -241,7 +209,7 @@ def an_option_may_come_byte_by_byte(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def haggling_has_a_deadline_that_nothing_extends(way):
     """Neither silence, nor bytes that drip, nor options that lead nowhere, nor half a TLS
     handshake; but whoever is served stays."""
@@ -300,7 +268,7 @@ def without_fixed_newstyle_only_export_name_is_honoured(server):
 
 # ---- ABORT, LIST, EXPORT_NAME
 
-@haggled
+@every_way
 def abort_is_acknowledged_and_ends_the_connection_in_order(way):
     with way.serve(**DISK) as s:
         for before in (None, OPT_LIST, OPT_STRUCTURED_REPLY):
@@ -311,7 +279,7 @@ def abort_is_acknowledged_and_ends_the_connection_in_order(way):
             c.expect_end()
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def abort_ignores_data(way):
     with way.serve(**DISK) as s:
         for length in (1, 100, 70000, MiB):
@@ -320,7 +288,7 @@ def abort_ignores_data(way):
             c.expect_end()
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def who_leaves_while_haggling_is_no_error_in_the_log(way):
     with way.serve(**DISK) as s:
         baseline = descriptors_of(s.pid)
@@ -334,7 +302,7 @@ def who_leaves_while_haggling_is_no_error_in_the_log(way):
         assert not re.search("(error|warning): ", s.said()), s.said()
 
 
-@haggled
+@every_way
 def list_tells_of_the_export_and_takes_no_data(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         assert c.refusal(OPT_LIST, b"junk") == ERR_INVALID
@@ -343,7 +311,7 @@ def list_tells_of_the_export_and_takes_no_data(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def list_tells_all_that_are_to_be_listed_with_their_descriptions(way):
     args = [*export("b", description="the second"), *export("a"), *export("hidden", listed="off")]
     with way.serve(args=args) as s, way.greet(s) as c:
@@ -354,7 +322,7 @@ def list_tells_all_that_are_to_be_listed_with_their_descriptions(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def list_may_be_forbidden(way):
     with way.serve(**DISK, args=["--list", "off"]) as s, way.greet(s) as c:
         assert c.refusal(OPT_LIST) == ERR_POLICY
@@ -363,7 +331,7 @@ def list_may_be_forbidden(way):
         works(c)
 
 
-@haggled
+@every_way
 def export_name_is_answered_with_as_many_zeroes_as_agreed(way):
     """And what follows it is the first reply."""
     with way.serve(**DISK) as s:
@@ -374,7 +342,7 @@ def export_name_is_answered_with_as_many_zeroes_as_agreed(way):
                 works(c)
 
 
-@haggled
+@every_way
 def export_name_follows_structured_replies(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.structured_reply()
@@ -383,7 +351,7 @@ def export_name_follows_structured_replies(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def export_name_that_is_too_long_ends_the_connection_without_a_word(way):
     with way.serve(**DISK) as s:
         for length in (4097, 65520, 65535, MiB, 0xFFFFFFFF):
@@ -392,7 +360,7 @@ def export_name_that_is_too_long_ends_the_connection_without_a_word(way):
             c.expect_close()
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def export_name_that_is_not_there_ends_the_connection_without_a_word(way):
     with way.serve(args=export("disk")) as s:
         for name in (b"", b"dis", b"disk2", b"Disk", b"disk\0", b"n" * 4096, b"../disk"):
@@ -406,7 +374,7 @@ def export_name_that_is_not_there_ends_the_connection_without_a_word(way):
 
 # ---- INFO and GO
 
-@haggled
+@every_way
 def info_and_go_tell_the_same(way):
     with way.serve(**DISK) as s:
         for structured in (False, True):
@@ -421,7 +389,7 @@ def info_and_go_tell_the_same(way):
                     works(c)
 
 
-@haggled
+@every_way
 def what_is_asked_for_twice_or_unknown_is_no_fault(way):
     """nbdraw holds the server to one INFO_EXPORT, asked for or not."""
     with way.serve(**DISK) as s, way.greet(s) as c:
@@ -433,7 +401,7 @@ def what_is_asked_for_twice_or_unknown_is_no_fault(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def as_many_requests_as_fit_may_be_made(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.info("", OPT_INFO, [77] * 32000)
@@ -442,7 +410,7 @@ def as_many_requests_as_fit_may_be_made(way):
         works(c)
 
 
-@haggled
+@every_way
 def lengths_that_do_not_fit_are_refused_and_the_next_option_works(way):
     shapes = [(0xFFFFFFFF, 6), (0xFFFFFFFE, 100), (0xFFFFFFFA, 2), (5000, 4), (0, 1), (0, 4),
               (4, 2000), (1, 2), (4, 3), (0, 0)]
@@ -459,7 +427,7 @@ def lengths_that_do_not_fit_are_refused_and_the_next_option_works(way):
                 works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def a_name_of_4096_bytes_is_a_name_and_one_more_is_none(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         for option in (OPT_INFO, OPT_GO):
@@ -473,7 +441,7 @@ def a_name_of_4096_bytes_is_a_name_and_one_more_is_none(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def any_name_is_a_name(way):
     names = ["n" * length for length in (1, 23, 24, 255, 256, 4096)]
     names += ["dir/with spaces", "Ünïcode ☃", "-x", "--help", 'quo"ted', "it's", "a,b=c", "%2e%2e",
@@ -495,7 +463,7 @@ def any_name_is_a_name(way):
                 c.go(name)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def an_export_that_cannot_be_opened_is_refused_with_the_reason(way):
     """The connection goes on, and the log tells more."""
     path, config = way.server.path("gone.img"), way.server.path("platter.conf")
@@ -511,7 +479,7 @@ def an_export_that_cannot_be_opened_is_refused_with_the_reason(way):
         assert path in s.said()
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def info_does_not_use_an_export(way):
     with way.serve(args=export("disk", access="exclusive")) as s:
         with way.greet(s) as looks:
@@ -528,7 +496,7 @@ def info_does_not_use_an_export(way):
             works(looks)
 
 
-@haggled
+@every_way
 def flags_belong_to_what_was_agreed_on(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.info()
@@ -540,7 +508,7 @@ def flags_belong_to_what_was_agreed_on(way):
 
 # ---- structured replies and metadata contexts
 
-@haggled
+@every_way
 def options_without_data_refuse_data(way):
     options = [OPT_LIST, OPT_STRUCTURED_REPLY]
     if way.server.front_end is Platterd:
@@ -554,7 +522,7 @@ def options_without_data_refuse_data(way):
         works(c)
 
 
-@haggled
+@every_way
 def contexts_need_structured_replies(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         assert c.refusal(OPT_SET_META_CONTEXT, context_data("", ["base:allocation"])) \
@@ -563,7 +531,7 @@ def contexts_need_structured_replies(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def contexts_are_listed_by_wildcard_and_selected_by_name(way):
     cases = [((), True, False), (("base:",), True, False), (("base:allocation",), True, True),
              (("base:allocation", "base:allocation"), True, True),
@@ -581,7 +549,7 @@ def contexts_are_listed_by_wildcard_and_selected_by_name(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def contexts_with_lengths_that_do_not_fit_are_refused(way):
     shapes = [b"", bytes(4), bytes(7), bytes(4) + b"\xff" * 4,
               bytes(4) + b"\0\0\0\1" + b"\xff" * 4, bytes(4) + b"\0\0\0\1\0\0\0\5base",
@@ -597,7 +565,7 @@ def contexts_with_lengths_that_do_not_fit_are_refused(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def contexts_of_an_unknown_export_are_refused(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.structured_reply()
@@ -608,7 +576,7 @@ def contexts_of_an_unknown_export_are_refused(way):
         works(c)
 
 
-@haggled
+@every_way
 def the_last_selection_of_contexts_counts(way):
     with way.serve(**DISK) as s:
         for queries in (("other:x",), ()):
@@ -621,7 +589,7 @@ def the_last_selection_of_contexts_counts(way):
                 works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def a_selection_that_fails_leaves_none(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.structured_reply()
@@ -632,7 +600,7 @@ def a_selection_that_fails_leaves_none(way):
         works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def contexts_are_those_of_one_export(way):
     with way.serve(args=export("a") + export("b")) as s:
         for extended in (False, True):
@@ -651,7 +619,7 @@ def contexts_are_those_of_one_export(way):
 
 # ---- extended headers
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def extended_headers_are_agreed_on_once_and_stay(way):
     with way.serve(**DISK) as s:
         for structured_first in (False, True):
@@ -667,7 +635,7 @@ def extended_headers_are_agreed_on_once_and_stay(way):
                 works(c)
 
 
-@haggled(on=[Platterd])
+@every_way(on=[Platterd])
 def export_name_after_extended_headers_ends_the_connection(way):
     with way.serve(**DISK) as s, way.greet(s) as c:
         c.extended_headers()

@@ -17,43 +17,30 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import nbdraw
-import pki
 import tap
+import way
 from nbdraw import (CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
                     CMD_WRITE_ZEROES, DF, ERR_SHUTDOWN, FAST_ZERO, FUA, HOLE, MAX_PAYLOAD, NO_HOLE,
                     OPT_ABORT, OPT_LIST, PAYLOAD_LEN, REP_ACK, REQ_ONE, ZERO, Client, Reply,
                     error_of)
-from server import FRONT_ENDS, PATIENCE, Platterd, served
+from server import PATIENCE, Platterd, served
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 COMPACT, STRUCTURED, EXTENDED = "compact", "structured", "extended"
 MEMORY = {"driver": "memory", "size": "1M"}
 
 
-class Way:
-    """How a case gets to a server: in plain text, or by TLS; by each kind of headers."""
+class KindsWay(way.Way):
+    """By each kind of headers, too."""
 
     def __init__(self, server, tls):
-        self.server = server
-        self.folder = pki.make(server.path("pki")) if tls else None
+        super().__init__(server, tls)
         extended = [EXTENDED] if server.front_end is Platterd else []
         self.kinds = [COMPACT, STRUCTURED, *extended]
         self.with_chunks = [STRUCTURED, *extended]
 
-    def serve(self, *words, **how):
-        if self.folder:
-            how["tls"] = self.folder + "/server"
-        return self.server(*words, **how)
-
-    def greet(self, s):
-        client = Client(s.address)
-        if self.folder:
-            client.starttls(self.folder + "/client")
-        return client
-
     def connect(self, s, kind):
-        return nbdraw.connect(s.address, structured=kind != COMPACT, extended=kind == EXTENDED,
-                              tls=self.folder and self.folder + "/client")
+        return super().connect(s, structured=kind != COMPACT, extended=kind == EXTENDED)
 
     def each(self, s, kinds=None):
         """A client of each kind, one after the other; works on afterwards, each of them."""
@@ -64,15 +51,7 @@ class Way:
                 assert c.call(CMD_READ, 0, min(c.size, 512)).error == 0 and not c.waiting
 
 
-def every_way(case=None, *, on=FRONT_ENDS, tls=True):
-    """Registers a case, which gets a Way, for each front end, and by TLS for our own server."""
-    if case is None:
-        return functools.partial(every_way, on=on, tls=tls)
-    served(lambda server: case(Way(server, False)), name=case.__name__, on=on)
-    if tls:
-        served(lambda server: case(Way(server, True)), name=case.__name__ + "_by_tls",
-               on=[Platterd])
-    return case
+every_way = functools.partial(way.every_way, way=KindsWay)
 
 
 def content(path):
