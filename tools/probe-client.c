@@ -180,7 +180,7 @@ take_number(struct conn *c, size_t length)
 
 	assert(length <= sizeof bytes);
 	take(c, bytes + sizeof bytes - length, length);
-	return nbd_get64(bytes);
+	return get_be64(bytes);
 }
 
 void
@@ -227,7 +227,7 @@ greeted(const struct probe *p, uint32_t client_flags)
 	if (take_number(c, 8) != NBD_MAGIC || take_number(c, 8) != NBD_OPTION_MAGIC)
 		fail("the greeting is not that of a newstyle server");
 	c->greeting = (uint16_t)take_number(c, 2);
-	nbd_put32(flags, client_flags);
+	put_be32(flags, client_flags);
 	put(c, flags, sizeof flags);
 	return c;
 }
@@ -290,7 +290,7 @@ add16(struct bytes *b, uint16_t n)
 {
 	uint8_t bytes[2];
 
-	nbd_put16(bytes, n);
+	put_be16(bytes, n);
 	add(b, bytes, sizeof bytes);
 }
 
@@ -299,7 +299,7 @@ add32(struct bytes *b, uint32_t n)
 {
 	uint8_t bytes[4];
 
-	nbd_put32(bytes, n);
+	put_be32(bytes, n);
 	add(b, bytes, sizeof bytes);
 }
 
@@ -308,7 +308,7 @@ add64(struct bytes *b, uint64_t n)
 {
 	uint8_t bytes[8];
 
-	nbd_put64(bytes, n);
+	put_be64(bytes, n);
 	add(b, bytes, sizeof bytes);
 }
 
@@ -386,7 +386,7 @@ check_reply(uint32_t option, const struct option_reply *r)
 	case NBD_REP_SERVER:
 		if (option != NBD_OPT_LIST)
 			break;
-		if (r->length < 4 || nbd_get32(r->data) > r->length - 4)
+		if (r->length < 4 || get_be32(r->data) > r->length - 4)
 			fail("LIST: a name longer than its reply");
 		return;
 	case NBD_REP_INFO:
@@ -394,9 +394,9 @@ check_reply(uint32_t option, const struct option_reply *r)
 			break;
 		if (r->length < 2)
 			fail("%s: an INFO of %u bytes", what, r->length);
-		if (nbd_get16(r->data) == NBD_INFO_EXPORT && r->length != 12)
+		if (get_be16(r->data) == NBD_INFO_EXPORT && r->length != 12)
 			fail("%s: INFO_EXPORT has %u bytes, not 12", what, r->length);
-		if (nbd_get16(r->data) == NBD_INFO_BLOCK_SIZE && r->length != 14)
+		if (get_be16(r->data) == NBD_INFO_BLOCK_SIZE && r->length != 14)
 			fail("%s: INFO_BLOCK_SIZE has %u bytes, not 14", what, r->length);
 		return;
 	case NBD_REP_META_CONTEXT:
@@ -489,15 +489,15 @@ read_info(const struct option_replies *r)
 
 		if (r->list[i].type != NBD_REP_INFO)
 			continue;
-		if (nbd_get16(data) == NBD_INFO_EXPORT) {
+		if (get_be16(data) == NBD_INFO_EXPORT) {
 			info.exports++;
-			info.size = nbd_get64(data + 2);
-			info.flags = nbd_get16(data + 10);
-		} else if (nbd_get16(data) == NBD_INFO_BLOCK_SIZE) {
+			info.size = get_be64(data + 2);
+			info.flags = get_be16(data + 10);
+		} else if (get_be16(data) == NBD_INFO_BLOCK_SIZE) {
 			info.blocks++;
-			info.min = nbd_get32(data + 2);
-			info.preferred = nbd_get32(data + 6);
-			info.max = nbd_get32(data + 10);
+			info.min = get_be32(data + 2);
+			info.preferred = get_be32(data + 6);
+			info.max = get_be32(data + 10);
 		}
 	}
 	return info;
@@ -526,7 +526,7 @@ set_context(struct conn *c)
 
 	c->has_context = r.last == NBD_REP_ACK && r.count == 2;
 	if (c->has_context)
-		c->context = nbd_get32(r.list[0].data);
+		c->context = get_be32(r.list[0].data);
 }
 
 struct info
@@ -674,27 +674,26 @@ take_extents(struct conn *c, struct pending *p, const uint8_t *data, uint64_t le
 	struct answer *a = &p->answer;
 
 	/* With a payload, its first eight bytes are what is asked for. */
-	wanted =
-		p->cmd.flags & NBD_CMD_FLAG_PAYLOAD_LEN ? nbd_get64(p->cmd.payload) : p->cmd.length;
+	wanted = p->cmd.flags & NBD_CMD_FLAG_PAYLOAD_LEN ? get_be64(p->cmd.payload) : p->cmd.length;
 	if (p->cmd.type != NBD_CMD_BLOCK_STATUS)
 		fail("a status in the reply to %s", command_name(p->cmd.type));
 	if (length < head + each || (length - head) % each != 0)
 		fail("BLOCK_STATUS: a status of %llu bytes", (unsigned long long)length);
-	if (!c->has_context || nbd_get32(data) != c->context)
-		fail("BLOCK_STATUS: a status for context %u", nbd_get32(data));
+	if (!c->has_context || get_be32(data) != c->context)
+		fail("BLOCK_STATUS: a status for context %u", get_be32(data));
 	if (p->statuses++ > 0)
 		fail("BLOCK_STATUS: one context came twice");
 	a->extent_count = (unsigned)((length - head) / each);
-	if (extended && nbd_get32(data + 4) != a->extent_count)
-		fail("BLOCK_STATUS: a count of %u with %u extents", nbd_get32(data + 4),
+	if (extended && get_be32(data + 4) != a->extent_count)
+		fail("BLOCK_STATUS: a count of %u with %u extents", get_be32(data + 4),
 		     a->extent_count);
 	a->extents = allocate(a->extent_count * sizeof *a->extents);
 	for (unsigned i = 0; i < a->extent_count; i++) {
 		const uint8_t *at = data + head + i * each;
 		struct extent *x = &a->extents[i];
 
-		x->length = extended ? nbd_get64(at) : nbd_get32(at);
-		x->flags = extended ? nbd_get64(at + 8) : nbd_get32(at + 4);
+		x->length = extended ? get_be64(at) : get_be32(at);
+		x->flags = extended ? get_be64(at + 8) : get_be32(at + 4);
 		if (x->length == 0)
 			fail("BLOCK_STATUS: an extent of no length");
 		if (x->flags >> 32 != 0)
@@ -718,19 +717,19 @@ take_error(struct pending *p, unsigned type, const uint8_t *data, uint64_t lengt
 	if (length < fixed)
 		fail("%s: an error chunk of %llu bytes", command_name(p->cmd.type),
 		     (unsigned long long)length);
-	check_error(p, nbd_get32(data));
-	said = nbd_get16(data + 4);
+	check_error(p, get_be32(data));
+	said = get_be16(data + 4);
 	if (said > length - fixed || said > NBD_STRING_MAX)
 		fail("%s: an error text of %llu bytes in a chunk of %llu",
 		     command_name(p->cmd.type), (unsigned long long)said,
 		     (unsigned long long)length);
 	if (type == NBD_REPLY_TYPE_ERROR_OFFSET) {
-		offset = nbd_get64(data + 6 + said);
+		offset = get_be64(data + 6 + said);
 		if (offset < p->cmd.offset || offset - p->cmd.offset > p->cmd.length)
 			fail("%s: an error at %llu, outside the request", command_name(p->cmd.type),
 			     (unsigned long long)offset);
 	}
-	p->answer.error = nbd_get32(data);
+	p->answer.error = get_be32(data);
 	snprintf(p->answer.text, sizeof p->answer.text, "%.*s", (int)said, data + 6);
 }
 
@@ -754,11 +753,11 @@ take_chunk(struct conn *c, struct pending *p, unsigned type, unsigned flags, uin
 	} else if (type == NBD_REPLY_TYPE_OFFSET_DATA) {
 		if (length < 9)
 			fail("%s: OFFSET_DATA of %llu bytes", what, (unsigned long long)length);
-		add_piece(p, nbd_get64(data), length - 8, data + 8);
+		add_piece(p, get_be64(data), length - 8, data + 8);
 	} else if (type == NBD_REPLY_TYPE_OFFSET_HOLE) {
-		if (length != 12 || nbd_get32(data + 8) == 0)
+		if (length != 12 || get_be32(data + 8) == 0)
 			fail("%s: OFFSET_HOLE of %llu bytes", what, (unsigned long long)length);
-		add_piece(p, nbd_get64(data), nbd_get32(data + 8), NULL);
+		add_piece(p, get_be64(data), get_be32(data + 8), NULL);
 	} else if (type == status) {
 		take_extents(c, p, data, length);
 	} else if (type & 1u << 15) {

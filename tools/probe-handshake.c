@@ -202,7 +202,7 @@ not_fixed(const struct probe *p)
 	send_option(c, NBD_OPT_EXPORT_NAME, p->uri->export, strlen(p->uri->export));
 	doing("waiting for the answer to EXPORT_NAME from a client that is not fixed newstyle");
 	take(c, chosen, sizeof chosen);
-	c->size = nbd_get64(chosen);
+	c->size = get_be64(chosen);
 	must_answer(c, "EXPORT_NAME");
 }
 
@@ -250,9 +250,9 @@ list_repeated(const struct probe *p)
 		fail("LIST has %u exports, and %u the second time", one.count - 1, two.count - 1);
 	for (unsigned i = 0; i + 1 < one.count; i++) {
 		for (unsigned j = 0; j < i; j++) {
-			uint32_t length = nbd_get32(one.list[i].data);
+			uint32_t length = get_be32(one.list[i].data);
 
-			if (length == nbd_get32(one.list[j].data) &&
+			if (length == get_be32(one.list[j].data) &&
 			    memcmp(one.list[i].data + 4, one.list[j].data + 4, length) == 0)
 				fail("LIST has an export twice: %.*s", (int)length,
 				     one.list[i].data + 4);
@@ -279,8 +279,8 @@ export_name_form(const struct probe *p, uint32_t flags, size_t length)
 	send_option(c, NBD_OPT_EXPORT_NAME, p->uri->export, strlen(p->uri->export));
 	doing("waiting for %zu bytes of answer to EXPORT_NAME", length);
 	take(c, chosen, length);
-	c->size = nbd_get64(chosen);
-	c->flags = nbd_get16(chosen + 8);
+	c->size = get_be64(chosen);
+	c->flags = get_be16(chosen + 8);
 	for (unsigned i = 10; i < length; i++) {
 		if (chosen[i] != 0)
 			fail("EXPORT_NAME: byte %u of its answer is not zero", i);
@@ -401,7 +401,7 @@ info_count(const struct probe *p)
 	struct conn *c = haggling(p);
 	struct bytes more = info_of(p, 0, NULL), fewer = info_of(p, 0, NULL);
 
-	nbd_put16(more.data + more.length - 2, 65535);
+	put_be16(more.data + more.length - 2, 65535);
 	must_refuse(c, NBD_OPT_INFO, more, NBD_REP_ERR_INVALID, " with requests beyond its data");
 	add16(&fewer, NBD_INFO_EXPORT);
 	must_refuse(c, NBD_OPT_INFO, fewer, NBD_REP_ERR_INVALID, " with data beyond its requests");
@@ -704,7 +704,7 @@ answer_to_hello(struct conn *c, const uint8_t *hello, size_t length, uint8_t *re
 	doing("waiting for the answer to a TLS hello");
 	*had = take_rest(c, reply, 5);
 	if (*had == 5) {
-		size_t record = nbd_get16(reply + 3);
+		size_t record = get_be16(reply + 3);
 
 		*had += take_rest(c, reply + 5, record < most - 5 ? record : most - 5);
 	}
@@ -790,11 +790,11 @@ version_for(const struct probe *p, uint16_t version, bool tls13)
 	/* Record and handshake headers, version, random, session, suite, compression, length of
 	 * extensions; TLS 1.3 tells its version in one. */
 	for (size_t at = 43 + 1 + reply[43] + 2 + 1 + 2; at + 6 <= had;
-	     at += 4u + nbd_get16(reply + at + 2)) {
-		if (nbd_get16(reply + at) == 43)
-			return nbd_get16(reply + at + 4);
+	     at += 4u + get_be16(reply + at + 2)) {
+		if (get_be16(reply + at) == 43)
+			return get_be16(reply + at + 4);
 	}
-	return nbd_get16(reply + 9);
+	return get_be16(reply + 9);
 }
 
 static void
@@ -975,7 +975,7 @@ context_unique(const struct probe *p)
 		fail("base:allocation asked for twice is selected %u times", r.count - 1);
 	go(c);
 	c->has_context = true;
-	c->context = nbd_get32(r.list[0].data);
+	c->context = get_be32(r.list[0].data);
 	status_at(c, 0, p->found->min, 0);
 }
 

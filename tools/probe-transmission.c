@@ -119,10 +119,10 @@ refused_write(struct conn *c, uint64_t offset, uint64_t length, uint16_t flags)
 
 	/* What would be taken for requests if it were left unread. */
 	while (done + 28 <= length) {
-		nbd_put32(data + done, NBD_REQUEST_MAGIC);
-		nbd_put16(data + done + 6, NBD_CMD_READ);
-		nbd_put64(data + done + 8, UINT64_C(0xbad) << 32 | done);
-		nbd_put32(data + done + 24, 512);
+		put_be32(data + done, NBD_REQUEST_MAGIC);
+		put_be16(data + done + 6, NBD_CMD_READ);
+		put_be64(data + done + 8, UINT64_C(0xbad) << 32 | done);
+		put_be32(data + done + 24, 512);
 		done += 28;
 	}
 	error = write_at(c, offset, length, data, flags);

@@ -100,10 +100,10 @@ reply(struct nbd_output *out, uint32_t option, uint32_t type, size_t length)
 {
 	uint8_t head[REPLY_HEADER_LENGTH], *p = head;
 
-	p = nbd_put64(p, NBD_OPT_REPLY_MAGIC);
-	p = nbd_put32(p, option);
-	p = nbd_put32(p, type);
-	nbd_put32(p, (uint32_t)length);
+	p = put_be64(p, NBD_OPT_REPLY_MAGIC);
+	p = put_be32(p, option);
+	p = put_be32(p, type);
+	put_be32(p, (uint32_t)length);
 	nbd_output_add(out, head, sizeof head);
 }
 
@@ -160,7 +160,7 @@ take16(struct input *in, uint16_t *n)
 
 	if (!take(in, sizeof *n, &p))
 		return false;
-	*n = nbd_get16(p);
+	*n = get_be16(p);
 	return true;
 }
 
@@ -171,7 +171,7 @@ take32(struct input *in, uint32_t *n)
 
 	if (!take(in, sizeof *n, &p))
 		return false;
-	*n = nbd_get32(p);
+	*n = get_be32(p);
 	return true;
 }
 
@@ -340,7 +340,7 @@ meta_context(struct handshake *h, struct input *in, struct nbd_output *out)
 			if (h->context_export == NULL)
 				return close_with(h, "out of memory");
 		}
-		nbd_put32(id, select ? NBD_BASE_ALLOCATION_ID : 0);
+		put_be32(id, select ? NBD_BASE_ALLOCATION_ID : 0);
 		reply(out, h->option, NBD_REP_META_CONTEXT,
 		      sizeof id + strlen(NBD_BASE_ALLOCATION));
 		nbd_output_add(out, id, sizeof id);
@@ -438,7 +438,7 @@ info_text(struct handshake *h, struct nbd_output *out, enum nbd_info info, const
 {
 	uint8_t type[2];
 
-	nbd_put16(type, (uint16_t)info);
+	put_be16(type, (uint16_t)info);
 	reply(out, h->option, NBD_REP_INFO, sizeof type + string_length(text));
 	nbd_output_add(out, type, sizeof type);
 	add_string(out, text);
@@ -449,9 +449,9 @@ answer_info(struct handshake *h, const struct facts *f, struct nbd_output *out)
 {
 	uint8_t data[14], *p = data;
 
-	p = nbd_put16(p, NBD_INFO_EXPORT);
-	p = nbd_put64(p, f->size);
-	p = nbd_put16(p, f->flags);
+	p = put_be16(p, NBD_INFO_EXPORT);
+	p = put_be64(p, f->size);
+	p = put_be16(p, f->flags);
 	reply(out, h->option, NBD_REP_INFO, (size_t)(p - data));
 	nbd_output_add(out, data, (size_t)(p - data));
 	if ((h->wanted & 1u << NBD_INFO_NAME) != 0)
@@ -459,10 +459,10 @@ answer_info(struct handshake *h, const struct facts *f, struct nbd_output *out)
 	if ((h->wanted & 1u << NBD_INFO_DESCRIPTION) != 0)
 		info_text(h, out, NBD_INFO_DESCRIPTION, offer_description(h->offer));
 	if ((h->wanted & 1u << NBD_INFO_BLOCK_SIZE) != 0) {
-		p = nbd_put16(data, NBD_INFO_BLOCK_SIZE);
-		p = nbd_put32(p, 1);
-		p = nbd_put32(p, f->preferred);
-		p = nbd_put32(p, NBD_MAX_PAYLOAD);
+		p = put_be16(data, NBD_INFO_BLOCK_SIZE);
+		p = put_be32(p, 1);
+		p = put_be32(p, f->preferred);
+		p = put_be32(p, NBD_MAX_PAYLOAD);
 		reply(out, h->option, NBD_REP_INFO, (size_t)(p - data));
 		nbd_output_add(out, data, (size_t)(p - data));
 	}
@@ -476,7 +476,7 @@ answer_export_name(struct handshake *h, const struct facts *f, struct nbd_output
 	static const uint8_t zeroes[124];
 	uint8_t data[10];
 
-	nbd_put16(nbd_put64(data, f->size), f->flags);
+	put_be16(put_be64(data, f->size), f->flags);
 	nbd_output_add(out, data, sizeof data);
 	if (!h->no_zeroes)
 		nbd_output_add(out, zeroes, sizeof zeroes);
@@ -571,7 +571,7 @@ list_one(void *user, const char *name, const char *description)
 	size_t length = string_length(name);
 	uint8_t head[4];
 
-	nbd_put32(head, (uint32_t)length);
+	put_be32(head, (uint32_t)length);
 	reply(out, NBD_OPT_LIST, NBD_REP_SERVER, sizeof head + length + string_length(description));
 	nbd_output_add(out, head, sizeof head);
 	add_string(out, name);
@@ -701,7 +701,7 @@ read_flags(struct handshake *h, const uint8_t *in, size_t have, size_t *used)
 	if (have < CLIENT_FLAGS_LENGTH)
 		return HANDSHAKE_MORE;
 	*used = CLIENT_FLAGS_LENGTH;
-	flags = nbd_get32(in);
+	flags = get_be32(in);
 	if ((flags & ~(uint32_t)(NBD_FLAG_FIXED_NEWSTYLE | NBD_FLAG_NO_ZEROES)) != 0)
 		return close_with(h, "unknown client flags");
 	h->fixed = (flags & NBD_FLAG_FIXED_NEWSTYLE) != 0;
@@ -720,10 +720,10 @@ read_option(struct handshake *h, const uint8_t *in, size_t have, size_t *used,
 
 	if (have < OPTION_HEADER_LENGTH)
 		return HANDSHAKE_MORE;
-	if (nbd_get64(in) != NBD_OPTION_MAGIC)
+	if (get_be64(in) != NBD_OPTION_MAGIC)
 		return close_with(h, "bad option magic");
-	h->option = nbd_get32(in + 8);
-	data = (struct input){ in + OPTION_HEADER_LENGTH, nbd_get32(in + 12) };
+	h->option = get_be32(in + 8);
+	data = (struct input){ in + OPTION_HEADER_LENGTH, get_be32(in + 12) };
 	o = option_find(h->option);
 	if (data.left > NBD_OPTION_MAX)
 		return close_with(h, "an option that is too long to be skipped");
@@ -772,9 +772,9 @@ handshake_start(struct handshake *h, struct nbd_output *out)
 	uint8_t greeting[GREETING_LENGTH], *p = greeting;
 
 	h->state = AT_FLAGS;
-	p = nbd_put64(p, NBD_MAGIC);
-	p = nbd_put64(p, NBD_OPTION_MAGIC);
-	nbd_put16(p, NBD_FLAG_FIXED_NEWSTYLE | NBD_FLAG_NO_ZEROES);
+	p = put_be64(p, NBD_MAGIC);
+	p = put_be64(p, NBD_OPTION_MAGIC);
+	put_be16(p, NBD_FLAG_FIXED_NEWSTYLE | NBD_FLAG_NO_ZEROES);
 	nbd_output_add(out, greeting, sizeof greeting);
 	return out->failed ? -ENOMEM : 0;
 }

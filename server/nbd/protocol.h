@@ -6,9 +6,9 @@
 #ifndef NBD_PROTOCOL_H
 #define NBD_PROTOCOL_H
 
-#include <endian.h>
+#include "bytes.h"
+
 #include <stdint.h>
-#include <string.h>
 
 /* ---- handshake ------------------------------------------------------------------- */
 
@@ -129,28 +129,5 @@ enum nbd_error {
 enum nbd_state { NBD_STATE_HOLE = 1 << 0, NBD_STATE_ZERO = 1 << 1 };
 #define NBD_BASE_ALLOCATION    "base:allocation"
 #define NBD_BASE_ALLOCATION_ID 1
-
-/* ---- numbers on the wire --------------------------------------------------------- */
-
-#define NBD_GET(bits) \
-	static inline uint##bits##_t nbd_get##bits(const uint8_t *p) \
-	{ \
-		uint##bits##_t n; \
-		memcpy(&n, p, sizeof n); \
-		return be##bits##toh(n); \
-	}
-#define NBD_PUT(bits) \
-	static inline uint8_t *nbd_put##bits(uint8_t *p, uint##bits##_t n) \
-	{ \
-		n = htobe##bits(n); \
-		memcpy(p, &n, sizeof n); \
-		return p + sizeof n; \
-	}
-NBD_GET(16)
-NBD_GET(32)
-NBD_GET(64)
-NBD_PUT(16)
-NBD_PUT(32)
-NBD_PUT(64)
 
 #endif

@@ -135,9 +135,9 @@ next_head(struct batch *b)
 static uint8_t *
 simple_head(uint8_t *p, const struct nbd_request *r, enum nbd_error error)
 {
-	p = nbd_put32(p, NBD_SIMPLE_REPLY_MAGIC);
-	p = nbd_put32(p, error);
-	return nbd_put64(p, r->cookie);
+	p = put_be32(p, NBD_SIMPLE_REPLY_MAGIC);
+	p = put_be32(p, error);
+	return put_be64(p, r->cookie);
 }
 
 static uint8_t *
@@ -145,14 +145,14 @@ chunk_head(uint8_t *p, const struct nbd_request *r, unsigned type, bool done, ui
 {
 	bool extended = r->conn->agreed.extended;
 
-	p = nbd_put32(p, extended ? NBD_EXTENDED_REPLY_MAGIC : NBD_STRUCTURED_REPLY_MAGIC);
-	p = nbd_put16(p, done ? NBD_REPLY_FLAG_DONE : 0);
-	p = nbd_put16(p, (uint16_t)type);
-	p = nbd_put64(p, r->cookie);
+	p = put_be32(p, extended ? NBD_EXTENDED_REPLY_MAGIC : NBD_STRUCTURED_REPLY_MAGIC);
+	p = put_be16(p, done ? NBD_REPLY_FLAG_DONE : 0);
+	p = put_be16(p, (uint16_t)type);
+	p = put_be64(p, r->cookie);
 	if (!extended)
-		return nbd_put32(p, (uint32_t)length);
-	p = nbd_put64(p, r->offset);
-	return nbd_put64(p, length);
+		return put_be32(p, (uint32_t)length);
+	p = put_be64(p, r->offset);
+	return put_be64(p, length);
 }
 
 /* ---- answers --------------------------------------------------------------------- */
@@ -170,8 +170,8 @@ answer_error(struct batch *b, const struct nbd_request *r)
 		return;
 	}
 	p = chunk_head(p, r, NBD_REPLY_TYPE_ERROR, true, 4 + 2 + length);
-	p = nbd_put32(p, error);
-	p = nbd_put16(p, (uint16_t)length);
+	p = put_be32(p, error);
+	p = put_be16(p, (uint16_t)length);
 	memcpy(p, text, length);
 	add_head(b, p + length);
 }
@@ -222,12 +222,12 @@ answer_read_chunks(struct batch *b, const struct nbd_request *r)
 		end = whole ? r->length : run_end(r, at, unit, &hole);
 		if (hole) {
 			p = chunk_head(p, r, NBD_REPLY_TYPE_OFFSET_HOLE, end == r->length, 8 + 4);
-			p = nbd_put64(p, r->offset + at);
-			add_head(b, nbd_put32(p, (uint32_t)(end - at)));
+			p = put_be64(p, r->offset + at);
+			add_head(b, put_be32(p, (uint32_t)(end - at)));
 			continue;
 		}
 		p = chunk_head(p, r, NBD_REPLY_TYPE_OFFSET_DATA, end == r->length, 8 + end - at);
-		add_head(b, nbd_put64(p, r->offset + at));
+		add_head(b, put_be64(p, r->offset + at));
 		add(b, (char *)r->wish.memory + at, end - at);
 	}
 }
@@ -247,18 +247,18 @@ put_extents(const struct nbd_request *r, unsigned *count)
 
 		++*count;
 		if (r->conn->agreed.extended) {
-			p = nbd_put64(p, e.length);
-			p = nbd_put64(p, flags);
+			p = put_be64(p, e.length);
+			p = put_be64(p, flags);
 			continue;
 		}
 		if (e.length > UINT32_MAX) {
 			/* The peer asks again for what comes after. */
-			p = nbd_put32(p, UINT32_MAX & ~(uint32_t)(PL_POOL_BUFFER - 1));
-			p = nbd_put32(p, flags);
+			p = put_be32(p, UINT32_MAX & ~(uint32_t)(PL_POOL_BUFFER - 1));
+			p = put_be32(p, flags);
 			break;
 		}
-		p = nbd_put32(p, (uint32_t)e.length);
-		p = nbd_put32(p, flags);
+		p = put_be32(p, (uint32_t)e.length);
+		p = put_be32(p, flags);
 	}
 	return (size_t)(p - (uint8_t *)r->wish.memory);
 }
@@ -274,9 +274,9 @@ answer_status(struct batch *b, const struct nbd_request *r)
 	p = chunk_head(p, r,
 		       extended ? NBD_REPLY_TYPE_BLOCK_STATUS_EXT : NBD_REPLY_TYPE_BLOCK_STATUS,
 		       true, 4 + (extended ? 4 : 0) + length);
-	p = nbd_put32(p, NBD_BASE_ALLOCATION_ID);
+	p = put_be32(p, NBD_BASE_ALLOCATION_ID);
 	if (extended)
-		p = nbd_put32(p, count);
+		p = put_be32(p, count);
 	add_head(b, p);
 	add(b, r->wish.memory, length);
 }

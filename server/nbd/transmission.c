@@ -210,8 +210,8 @@ status_payload(struct nbd_request *r)
 {
 	const uint8_t *p = r->wish.memory;
 
-	r->length = nbd_get64(p);
-	return nbd_get32(p + 8) == NBD_BASE_ALLOCATION_ID;
+	r->length = get_be64(p);
+	return get_be32(p + 8) == NBD_BASE_ALLOCATION_ID;
 }
 
 /* The payload is there, or there is none. */
@@ -286,13 +286,13 @@ header_read(struct nbd_conn *c, const uint8_t *p, struct nbd_request *r, unsigne
 {
 	bool extended = c->agreed.extended;
 
-	if (nbd_get32(p) != (extended ? NBD_EXTENDED_REQUEST_MAGIC : NBD_REQUEST_MAGIC))
+	if (get_be32(p) != (extended ? NBD_EXTENDED_REQUEST_MAGIC : NBD_REQUEST_MAGIC))
 		return false;
-	r->flags = nbd_get16(p + 4);
-	*type = nbd_get16(p + 6);
-	r->cookie = nbd_get64(p + 8);
-	r->offset = nbd_get64(p + 16);
-	r->length = extended ? nbd_get64(p + 24) : nbd_get32(p + 24);
+	r->flags = get_be16(p + 4);
+	*type = get_be16(p + 6);
+	r->cookie = get_be64(p + 8);
+	r->offset = get_be64(p + 16);
+	r->length = extended ? get_be64(p + 24) : get_be32(p + 24);
 	return true;
 }
 

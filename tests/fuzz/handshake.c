@@ -161,13 +161,13 @@ check_reply(uint32_t option, uint32_t type, const uint8_t *data, size_t length, 
 	case NBD_REP_ACK: assert(length == 0); break;
 	case NBD_REP_SERVER:
 		assert(option == NBD_OPT_LIST && settings.may_list);
-		assert(length >= 4 && nbd_get32(data) <= length - 4);
+		assert(length >= 4 && get_be32(data) <= length - 4);
 		break;
 	case NBD_REP_INFO:
 		assert((option == NBD_OPT_INFO || option == NBD_OPT_GO) && length >= 2);
-		assert(nbd_get16(data) != NBD_INFO_EXPORT || length == 12);
-		assert(nbd_get16(data) != NBD_INFO_BLOCK_SIZE || length == 14);
-		assert(nbd_get16(data) <= NBD_INFO_BLOCK_SIZE);
+		assert(get_be16(data) != NBD_INFO_EXPORT || length == 12);
+		assert(get_be16(data) != NBD_INFO_BLOCK_SIZE || length == 14);
+		assert(get_be16(data) <= NBD_INFO_BLOCK_SIZE);
 		break;
 	case NBD_REP_META_CONTEXT: assert(length == 4 + strlen(NBD_BASE_ALLOCATION)); break;
 	default: assert(!"a type of reply that is none");
@@ -181,15 +181,15 @@ check_output(const struct talk *t)
 	const uint8_t *p = t->out.data + 18, *end = t->out.data + t->out.length;
 	unsigned exports = 0; /* INFO_EXPORT since the last ACK */
 
-	while (end - p >= 20 && nbd_get64(p) == NBD_OPT_REPLY_MAGIC) {
-		uint32_t option = nbd_get32(p + 8), type = nbd_get32(p + 12);
-		size_t length = nbd_get32(p + 16);
+	while (end - p >= 20 && get_be64(p) == NBD_OPT_REPLY_MAGIC) {
+		uint32_t option = get_be32(p + 8), type = get_be32(p + 12);
+		size_t length = get_be32(p + 16);
 		bool tls = (size_t)(p - t->out.data) >= t->tls_at;
 
 		p += 20;
 		assert(length <= (size_t)(end - p));
 		check_reply(option, type, p, length, tls);
-		exports += type == NBD_REP_INFO && nbd_get16(p) == NBD_INFO_EXPORT;
+		exports += type == NBD_REP_INFO && get_be16(p) == NBD_INFO_EXPORT;
 		if (type == NBD_REP_ACK) {
 			assert(exports == (option == NBD_OPT_INFO || option == NBD_OPT_GO));
 			exports = 0;

@@ -112,7 +112,7 @@ put_option(struct client_side *c, uint32_t option, const void *data, uint32_t le
 {
 	uint8_t head[16];
 
-	nbd_put32(nbd_put32(nbd_put64(head, NBD_OPTION_MAGIC), option), length);
+	put_be32(put_be32(put_be64(head, NBD_OPTION_MAGIC), option), length);
 	put(c, head, sizeof head);
 	put(c, data, length);
 }
@@ -168,10 +168,10 @@ put_request(struct client_side *c, struct fuzz_input *in)
 	payload = extended ? flags & NBD_CMD_FLAG_PAYLOAD_LEN : type == NBD_CMD_WRITE;
 	if (extended && type == NBD_CMD_BLOCK_STATUS && payload)
 		length = fuzz_next(in, 8) != 0 ? 12 : length;
-	p = nbd_put32(p, extended ? NBD_EXTENDED_REQUEST_MAGIC : NBD_REQUEST_MAGIC);
-	p = nbd_put16(nbd_put16(p, flags), type);
-	p = nbd_put64(nbd_put64(p, cookie), offset);
-	p = extended ? nbd_put64(p, length) : nbd_put32(p, (uint32_t)length);
+	p = put_be32(p, extended ? NBD_EXTENDED_REQUEST_MAGIC : NBD_REQUEST_MAGIC);
+	p = put_be16(put_be16(p, flags), type);
+	p = put_be64(put_be64(p, cookie), offset);
+	p = extended ? put_be64(p, length) : put_be32(p, (uint32_t)length);
 	put(c, head, (size_t)(p - head));
 	if (payload) {
 		size_t n = extended ? (size_t)length : (uint32_t)length;
@@ -181,8 +181,8 @@ put_request(struct client_side *c, struct fuzz_input *in)
 			return false;
 		memset(c->sent + c->length, (int)(cookie + 1), n);
 		if (type == NBD_CMD_BLOCK_STATUS && n >= 12)
-			nbd_put32(nbd_put64(c->sent + c->length, offset),
-				  NBD_BASE_ALLOCATION_ID * (cookie != 0));
+			put_be32(put_be64(c->sent + c->length, offset),
+				 NBD_BASE_ALLOCATION_ID * (cookie != 0));
 		c->length += n;
 	}
 	return true;
@@ -211,8 +211,8 @@ past_replies_to_options(const struct client_side *c)
 {
 	const uint8_t *p = c->got + 18, *end = c->got + c->received;
 
-	while (end - p >= 20 && nbd_get64(p) == NBD_OPT_REPLY_MAGIC)
-		p += 20 + nbd_get32(p + 16);
+	while (end - p >= 20 && get_be64(p) == NBD_OPT_REPLY_MAGIC)
+		p += 20 + get_be32(p + 16);
 	assert(p <= end);
 	return p;
 }
@@ -226,22 +226,22 @@ check_chunk(unsigned type, unsigned flags, const uint8_t *data, uint64_t length,
 	switch (type) {
 	case NBD_REPLY_TYPE_NONE: assert(length == 0 && flags != 0); break;
 	case NBD_REPLY_TYPE_OFFSET_DATA:
-		assert(length > 8 && nbd_get64(data) + length - 8 <= DISK);
+		assert(length > 8 && get_be64(data) + length - 8 <= DISK);
 		break;
 	case NBD_REPLY_TYPE_OFFSET_HOLE:
-		assert(length == 12 && nbd_get32(data + 8) > 0);
-		assert(nbd_get64(data) + nbd_get32(data + 8) <= DISK);
+		assert(length == 12 && get_be32(data + 8) > 0);
+		assert(get_be64(data) + get_be32(data + 8) <= DISK);
 		break;
 	case NBD_REPLY_TYPE_ERROR:
-		assert(length >= 6 && nbd_get32(data) != 0 && nbd_get16(data + 4) == length - 6);
+		assert(length >= 6 && get_be32(data) != 0 && get_be16(data + 4) == length - 6);
 		break;
 	case NBD_REPLY_TYPE_BLOCK_STATUS:
 	case NBD_REPLY_TYPE_BLOCK_STATUS_EXT:
 		assert(extended == (type == NBD_REPLY_TYPE_BLOCK_STATUS_EXT));
 		assert(length >= fixed + each && (length - fixed) % each == 0);
-		assert(nbd_get32(data) == NBD_BASE_ALLOCATION_ID);
+		assert(get_be32(data) == NBD_BASE_ALLOCATION_ID);
 		for (const uint8_t *x = data + fixed; x < data + length; x += each)
-			assert((extended ? nbd_get64(x) : nbd_get32(x)) > 0);
+			assert((extended ? get_be64(x) : get_be32(x)) > 0);
 		break;
 	default: assert(!"a chunk of a type that is none");
 	}
@@ -258,17 +258,17 @@ check_replies(const struct client_side *c, const uint8_t *p)
 	while (p < end) {
 		uint64_t length;
 
-		if (!extended && nbd_get32(p) == NBD_SIMPLE_REPLY_MAGIC) {
+		if (!extended && get_be32(p) == NBD_SIMPLE_REPLY_MAGIC) {
 			assert(end - p >= 16);
 			p += 16;
 			continue;
 		}
 		assert((size_t)(end - p) >= head);
-		assert(nbd_get32(p) ==
+		assert(get_be32(p) ==
 		       (extended ? NBD_EXTENDED_REPLY_MAGIC : NBD_STRUCTURED_REPLY_MAGIC));
-		length = extended ? nbd_get64(p + 24) : nbd_get32(p + 16);
+		length = extended ? get_be64(p + 24) : get_be32(p + 16);
 		assert(length <= (size_t)(end - p) - head);
-		check_chunk(nbd_get16(p + 6), nbd_get16(p + 4), p + head, length, extended);
+		check_chunk(get_be16(p + 6), get_be16(p + 4), p + head, length, extended);
 		p += head + length;
 	}
 }

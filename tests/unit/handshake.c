@@ -239,7 +239,7 @@ greet(struct talk *t, uint32_t client_flags)
 	uint8_t flags[4];
 
 	assert_mem(sent(t, 18), "NBDMAGICIHAVEOPT\0\3", 18);
-	nbd_put32(flags, client_flags);
+	put_be32(flags, client_flags);
 	receive(t, flags, sizeof flags);
 }
 
@@ -275,9 +275,9 @@ talk_end(struct talk *t)
 static void
 option_head(uint8_t *p, uint32_t option, uint32_t length)
 {
-	p = nbd_put64(p, NBD_OPTION_MAGIC);
-	p = nbd_put32(p, option);
-	nbd_put32(p, length);
+	p = put_be64(p, NBD_OPTION_MAGIC);
+	p = put_be32(p, option);
+	put_be32(p, length);
 }
 
 static void
@@ -303,11 +303,11 @@ static const uint8_t *
 answer(struct talk *t, uint32_t option, uint32_t type, uint32_t *length)
 {
 	const uint8_t *head = sent(t, 20);
-	uint32_t n = nbd_get32(head + 16);
+	uint32_t n = get_be32(head + 16);
 
-	assert_eq(nbd_get64(head), NBD_OPT_REPLY_MAGIC);
-	assert_eq(nbd_get32(head + 8), option);
-	assert_eq(nbd_get32(head + 12), type);
+	assert_eq(get_be64(head), NBD_OPT_REPLY_MAGIC);
+	assert_eq(get_be32(head + 8), option);
+	assert_eq(get_be32(head + 12), type);
 	if (type == NBD_REP_ACK)
 		assert_eq(n, 0);
 	if ((type & NBD_REP_ERROR) != 0)
@@ -350,14 +350,14 @@ struct data {
 static void
 put16(struct data *d, unsigned n)
 {
-	nbd_put16(d->bytes + d->length, (uint16_t)n);
+	put_be16(d->bytes + d->length, (uint16_t)n);
 	d->length += 2;
 }
 
 static void
 put32(struct data *d, uint32_t n)
 {
-	nbd_put32(d->bytes + d->length, n);
+	put_be32(d->bytes + d->length, n);
 	d->length += 4;
 }
 
@@ -404,7 +404,7 @@ ask_context(struct talk *t, uint32_t option, const char *name, const char *queri
 		put_string(&d, w);
 		count++;
 	}
-	nbd_put32(d.bytes + at, count);
+	put_be32(d.bytes + at, count);
 	ask_with(t, option, d.bytes, d.length);
 }
 
@@ -415,7 +415,7 @@ selected(struct talk *t, uint32_t option, uint32_t id)
 	const uint8_t *data = answer(t, option, NBD_REP_META_CONTEXT, &length);
 
 	assert_eq(length, 4 + 15);
-	assert_eq(nbd_get32(data), id);
+	assert_eq(get_be32(data), id);
 	assert_mem(data + 4, "base:allocation", 15);
 	accepted(t, option);
 }
@@ -429,9 +429,9 @@ described(struct talk *t, uint32_t option)
 	uint16_t flags;
 
 	assert_eq(length, 12);
-	assert_eq(nbd_get16(data), NBD_INFO_EXPORT);
-	assert_eq(nbd_get64(data + 2), SIZE);
-	flags = nbd_get16(data + 10);
+	assert_eq(get_be16(data), NBD_INFO_EXPORT);
+	assert_eq(get_be64(data + 2), SIZE);
+	flags = get_be16(data + 10);
 	accepted(t, option);
 	return flags;
 }
@@ -581,11 +581,11 @@ listed(struct talk *t)
 	unsigned count = 0;
 
 	ask(t, NBD_OPT_LIST);
-	while (nbd_get32(t->out.data + t->taken + 12) == NBD_REP_SERVER) {
+	while (get_be32(t->out.data + t->taken + 12) == NBD_REP_SERVER) {
 		uint32_t length, name;
 		const uint8_t *data = answer(t, NBD_OPT_LIST, NBD_REP_SERVER, &length);
 
-		name = nbd_get32(data);
+		name = get_be32(data);
 		assert_eq(length, 4 + name + 10);
 		assert_mem(data + 4 + name, "what it is", 10);
 		count++;
@@ -624,8 +624,8 @@ TEST(export_name_is_answered_with_as_many_zeroes_as_agreed)
 		ask_with(&t, NBD_OPT_EXPORT_NAME, "disk", 4);
 		assert_eq(t.last, HANDSHAKE_GO);
 		data = sent(&t, zeroes ? 134 : 10);
-		assert_eq(nbd_get64(data), SIZE);
-		assert_ne(nbd_get16(data + 8) & NBD_FLAG_HAS_FLAGS, 0);
+		assert_eq(get_be64(data), SIZE);
+		assert_ne(get_be16(data + 8) & NBD_FLAG_HAS_FLAGS, 0);
 		if (zeroes)
 			assert_filled(data + 10, 0, 124);
 		assert_str(chosen, "disk");
@@ -698,7 +698,7 @@ TEST(what_is_asked_for_is_told_once_and_what_is_unknown_is_ignored)
 			described(&t, NBD_OPT_INFO);
 			ask_export(&t, option, "disk", "33012299PQRS70");
 			data = answer(&t, option, NBD_REP_INFO, &length);
-			assert_eq(nbd_get16(data), NBD_INFO_EXPORT);
+			assert_eq(get_be16(data), NBD_INFO_EXPORT);
 			data = answer(&t, option, NBD_REP_INFO, &length);
 			assert_mem(data, "\0\1disk", length);
 			data = answer(&t, option, NBD_REP_INFO, &length);
@@ -799,7 +799,7 @@ TEST(more_requests_than_fit_are_too_big)
 		memset(d.bytes + d.length, 0, 120000);
 		ask_with(&t, NBD_OPT_INFO, d.bytes, d.length + 120000);
 		refused(&t, NBD_OPT_INFO, NBD_REP_ERR_TOO_BIG);
-		nbd_put16(d.bytes + 8, 32755); /* the most that fits */
+		put_be16(d.bytes + 8, 32755); /* the most that fits */
 		ask_with(&t, NBD_OPT_INFO, d.bytes, d.length + 65510);
 		described(&t, NBD_OPT_INFO);
 	}
