@@ -1,36 +1,31 @@
 /*
- * nbdload.c - how fast does an NBD server answer?
+ * load.c - how fast does a server answer?
  *
- *	nbdload [OPTION...] SOCKET | HOST:PORT [EXPORT]
+ *	load [OPTION...] SOCKET | HOST:PORT | iscsi://HOST:PORT/IQN/LUN [EXPORT]
  *
  * Each connection has a thread, which keeps --qd requests in flight: it receives all
  * replies there are with one system call, and sends what takes their places with another.
  * So the client costs little beside the server that is measured. After the warm-up, counts
  * and latencies are kept for --runtime-ms; then one line of JSON tells them.
- *
- * Source: NBD proto.md, "Newstyle negotiation" and "Transmission"; simple replies only.
  */
-#include "wire.h"
+#include "load.h"
 
 #include <err.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #define RECEIVE_BUFFER (512u * 1024)
-#define MAX_DEPTH      512 /* a request and its data are two of sendmsg(2)'s 1024 pieces */
 #define MAX_CONNS      64
 
 /* ---- options --------------------------------------------------------------------- */
@@ -40,10 +35,12 @@ static const char *const ops[] = { "randread", "randwrite", "read", "write", NUL
 enum { SYNC_NONE, SYNC_FUA, SYNC_FLUSH };
 static const char *const syncs[] = { "none", "fua", "flush", NULL };
 
-static uint64_t op, bs = 4096, qd = 1, conns = 1, sync_by, seed = 1, server;
+uint64_t bs = 4096;
+bool writes, by_fua, by_flush;
+uint8_t *payload;
+static uint64_t op, qd = 1, conns = 1, sync_by, seed = 1, server;
 static uint64_t runtime_ms = 2000, warmup_ms = 500;
-static bool writes, random_offsets;
-static const char *export_name = "";
+static bool random_offsets;
 
 static const struct option {
 	const char *name;
@@ -68,8 +65,8 @@ static const struct option {
 static void
 usage(void)
 {
-	puts("usage: nbdload [OPTION...] SOCKET | HOST:PORT [EXPORT]\n"
-	     "Loads an NBD server and prints what it did as JSON.\n");
+	puts("usage: load [OPTION...] SOCKET | HOST:PORT | iscsi://HOST:PORT/IQN/LUN [EXPORT]\n"
+	     "Loads an NBD server or an iSCSI target and prints what it did as JSON.\n");
 	for (const struct option *opt = options; opt < options + OPTIONS; opt++)
 		printf("  --%-10s %s\n", opt->name, opt->help);
 	exit(0);
@@ -95,9 +92,9 @@ parse_value(const struct option *opt, const char *text)
 	return end > text && *end == '\0';
 }
 
-/* Returns the address, which is the first word that is no option. */
+/* Returns the address, which is the first word that is no option; the second is an export. */
 static const char *
-parse_options(char **argv)
+parse_options(char **argv, const char **export_name)
 {
 	const char *address = NULL;
 
@@ -108,7 +105,7 @@ parse_options(char **argv)
 		if (strcmp(name, "--help") == 0)
 			usage();
 		if (strncmp(name, "--", 2) != 0) {
-			*(address == NULL ? &address : &export_name) = name;
+			*(address == NULL ? &address : export_name) = name;
 			continue;
 		}
 		while (opt < options + OPTIONS && strcmp(opt->name, name + 2) != 0)
@@ -119,6 +116,8 @@ parse_options(char **argv)
 			errx(2, "%s: %s", name, opt->help);
 	}
 	writes = op == RANDWRITE || op == WRITE;
+	by_fua = sync_by == SYNC_FUA;
+	by_flush = sync_by == SYNC_FLUSH;
 	random_offsets = op == RANDREAD || op == RANDWRITE;
 	if (address == NULL)
 		errx(2, "which server? --help shows how to say it");
@@ -187,23 +186,18 @@ now(clockid_t clock)
 
 enum { WARM_UP, MEASURE, STOP };
 static int phase;
-static uint8_t *payload; /* what all writes write */
-
-struct slot {
-	struct request request; /* its cookie is the slot's number */
-	bool flushing;
-	uint64_t since;
-};
 
 struct conn {
 	pthread_t thread;
 	int fd;
+	const struct protocol *protocol;
+	struct iscsi_state iscsi;
 	uint64_t first, blocks; /* its part of the export, in blocks */
 	uint64_t next, random_state;
 	struct slot slots[MAX_DEPTH];
 	unsigned in_flight;
 
-	struct iovec to_send[2 * MAX_DEPTH];
+	struct iovec to_send[2 * MAX_DEPTH * (1 + SLOT_PARTS)];
 	unsigned pieces;
 
 	uint8_t *buffer;
@@ -215,7 +209,8 @@ struct conn {
 static void
 send_some(struct conn *c)
 {
-	struct msghdr msg = { .msg_iov = c->to_send, .msg_iovlen = c->pieces };
+	struct msghdr msg = { .msg_iov = c->to_send,
+			      .msg_iovlen = c->pieces < IOV_MAX ? c->pieces : IOV_MAX };
 	ssize_t n = c->pieces > 0 ? sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
 	unsigned sent = 0;
 
@@ -242,10 +237,38 @@ wait_for_room_or_replies(struct conn *c)
 	return poll(&p, 1, -1) == 1 && (p.revents & ~POLLOUT) != 0;
 }
 
-static void
-add_piece(struct conn *c, void *data, size_t length)
+void
+load_add(struct conn *c, const void *data, size_t length)
 {
-	c->to_send[c->pieces++] = (struct iovec){ data, length };
+	if (c->pieces == sizeof(c->to_send) / sizeof(c->to_send[0]))
+		errx(1, "the server asks for more than it was offered");
+	c->to_send[c->pieces++] = (struct iovec){ (void *)data, length };
+}
+
+void
+load_skip(struct conn *c, size_t bytes)
+{
+	c->skip = bytes;
+}
+
+int
+load_fd(const struct conn *c)
+{
+	return c->fd;
+}
+
+struct iscsi_state *
+load_iscsi(struct conn *c)
+{
+	return &c->iscsi;
+}
+
+struct slot *
+load_slot(struct conn *c, uint64_t number)
+{
+	if (number >= qd)
+		errx(1, "the server answered what was not asked");
+	return &c->slots[number];
 }
 
 static uint64_t
@@ -263,42 +286,28 @@ next_block(struct conn *c)
 static void
 issue(struct conn *c, struct slot *s, uint64_t time)
 {
-	struct request *rq = &s->request;
-
-	if (s->flushing) {
-		rq->type = htobe16(CMD_FLUSH);
-		rq->offset = rq->length = 0;
-	} else {
-		rq->type = htobe16(writes ? CMD_WRITE : CMD_READ);
-		rq->offset = htobe64(next_block(c) * bs);
-		rq->length = htobe32((uint32_t)bs);
+	if (s->kind != LOAD_FLUSH) {
+		s->offset = next_block(c) * bs;
 		s->since = time;
 	}
-	add_piece(c, rq, sizeof(*rq));
-	if (rq->type == htobe16(CMD_WRITE))
-		add_piece(c, payload, bs);
+	c->protocol->issue(c, s);
 	c->in_flight++;
 }
 
-static void
-replied(struct conn *c, const struct reply *reply, uint64_t time)
+void
+load_replied(struct conn *c, struct slot *s, const char *error, uint64_t time)
 {
-	uint64_t number = be64toh(reply->cookie);
 	int at = __atomic_load_n(&phase, __ATOMIC_RELAXED);
-	struct slot *s;
+	bool whole;
 
-	if (reply->magic != htobe32(REPLY_MAGIC) || number >= qd)
-		errx(1, "the server sent what is no reply");
-	s = &c->slots[number];
-	if (reply->error != 0)
-		errx(1, "the server answered error %u (%s, offset %llu)", be32toh(reply->error),
-		     s->flushing ? "flush" : ops[op],
-		     (unsigned long long)be64toh(s->request.offset));
-	if (!writes)
-		c->skip = bs;
+	if (error != NULL)
+		errx(1, "the server answered %s (%s, offset %llu)", error,
+		     s->kind == LOAD_FLUSH ? "flush" : ops[op], (unsigned long long)s->offset);
 	c->in_flight--;
-	s->flushing = sync_by == SYNC_FLUSH && !s->flushing;
-	if (at == MEASURE && !s->flushing)
+	whole = !by_flush || s->kind == LOAD_FLUSH;
+	if (by_flush)
+		s->kind = s->kind == LOAD_FLUSH ? LOAD_WRITE : LOAD_FLUSH;
+	if (at == MEASURE && whole)
 		histogram_add(&c->latency, time - s->since);
 	if (at != STOP)
 		issue(c, s, time);
@@ -317,14 +326,14 @@ receive(struct conn *c)
 		errx(1, "the server hung up: %s", n == 0 ? "end of file" : strerror(errno));
 	c->held += (size_t)n;
 	for (;;) {
-		size_t pass = c->held - at < c->skip ? c->held - at : c->skip;
+		size_t pass = c->held - at < c->skip ? c->held - at : c->skip, used;
 
 		at += pass;
 		c->skip -= pass;
-		if (c->held - at < sizeof(struct reply))
+		if (c->skip > 0 ||
+		    (used = c->protocol->take(c, c->buffer + at, c->held - at, time)) == 0)
 			break;
-		at += sizeof(struct reply);
-		replied(c, (struct reply *)(c->buffer + at - sizeof(struct reply)), time);
+		at += used;
 	}
 	c->held -= at;
 	memmove(c->buffer, c->buffer + at, c->held);
@@ -334,12 +343,10 @@ static void *
 run(void *arg)
 {
 	struct conn *c = arg;
-	struct request end = { .magic = htobe32(REQUEST_MAGIC), .type = htobe16(CMD_DISC) };
 
 	for (unsigned i = 0; i < qd; i++) {
-		c->slots[i].request.magic = htobe32(REQUEST_MAGIC);
-		c->slots[i].request.cookie = htobe64(i);
-		c->slots[i].request.flags = htobe16(sync_by == SYNC_FUA ? CMD_FLAG_FUA : 0);
+		c->slots[i].number = i;
+		c->slots[i].kind = writes ? LOAD_WRITE : LOAD_READ;
 		issue(c, &c->slots[i], now(CLOCK_MONOTONIC));
 	}
 	while (c->in_flight > 0) {
@@ -347,7 +354,7 @@ run(void *arg)
 		if (c->pieces == 0 || wait_for_room_or_replies(c))
 			receive(c);
 	}
-	add_piece(c, &end, sizeof(end));
+	c->protocol->end(c);
 	send_some(c);
 	close(c->fd);
 	return NULL;
@@ -395,46 +402,45 @@ connect_tcp(const char *address)
 	return fd;
 }
 
-static void
-get(int fd, void *to, size_t length)
+void
+load_get(int fd, void *to, size_t length)
 {
 	if (recv(fd, to, length, MSG_WAITALL) != (ssize_t)length)
 		errx(1, "the server hung up in the handshake");
 }
 
-/* Returns the size of the export. */
-static uint64_t
-handshake(int fd)
+/* Connects, and tells what comes behind HOST:PORT. */
+static const char *
+connect_to(struct conn *c, const char *address, const char *export_name)
 {
-	struct choice choice = choose_default_export();
-	struct iovec to_send[] = { { &choice, sizeof(choice) },
-				   { (char *)export_name, strlen(export_name) } };
-	const ssize_t length = (ssize_t)(sizeof(choice) + strlen(export_name));
-	struct greeting greeting;
-	struct chosen chosen;
+	static const char scheme[] = "iscsi://";
+	char host[256];
+	size_t length;
 
-	get(fd, &greeting, sizeof(greeting));
-	if (!is_newstyle(&greeting))
-		errx(1, "this is not an NBD server");
-	choice.length = htobe32((uint32_t)strlen(export_name));
-	if (writev(fd, to_send, 2) != length)
-		err(1, "send");
-	get(fd, &chosen, sizeof(chosen));
-	if (sync_by == SYNC_FUA && (be16toh(chosen.flags) & CAN_FUA) == 0)
-		errx(1, "the server does not offer FUA");
-	if (sync_by == SYNC_FLUSH && (be16toh(chosen.flags) & CAN_FLUSH) == 0)
-		errx(1, "the server does not offer FLUSH");
-	return be64toh(chosen.size);
+	c->protocol = &protocol_nbd;
+	if (strncmp(address, scheme, strlen(scheme)) != 0) {
+		c->fd = strchr(address, '/') != NULL ? connect_unix(address) : connect_tcp(address);
+		return export_name;
+	}
+	c->protocol = &protocol_iscsi;
+	address += strlen(scheme);
+	length = strcspn(address, "/");
+	if (length >= sizeof(host))
+		errx(2, "%s: too long", address);
+	memcpy(host, address, length);
+	host[length] = '\0';
+	c->fd = connect_tcp(host);
+	return address + length;
 }
 
 /* Random offsets fall anywhere; in sequence each connection has a part of its own. */
 static void
-open_conn(struct conn *c, unsigned number, const char *address)
+open_conn(struct conn *c, unsigned number, const char *address, const char *export_name)
 {
 	uint64_t blocks;
+	const char *rest = connect_to(c, address, export_name);
 
-	c->fd = strchr(address, '/') != NULL ? connect_unix(address) : connect_tcp(address);
-	blocks = handshake(c->fd) / bs;
+	blocks = c->protocol->open(c, rest) / bs;
 	c->blocks = random_offsets ? blocks : blocks / conns;
 	c->first = random_offsets ? 0 : number * c->blocks;
 	if (c->blocks == 0)
@@ -493,10 +499,10 @@ main(int argc, char **argv)
 	static struct histogram latency;
 	struct reading from, to;
 	clockid_t server_clock = CLOCK_MONOTONIC;
-	const char *address;
+	const char *address, *export_name = "";
 
 	(void)argc;
-	address = parse_options(argv);
+	address = parse_options(argv, &export_name);
 	if (server != 0 && clock_getcpuclockid((pid_t)server, &server_clock) != 0)
 		errx(1, "there is no process %llu", (unsigned long long)server);
 	payload = malloc(bs);
@@ -505,7 +511,7 @@ main(int argc, char **argv)
 	for (uint64_t i = 0; i < bs; i++)
 		payload[i] = (uint8_t)(random() >> 8);
 	for (unsigned i = 0; i < conns; i++)
-		open_conn(&all[i], i, address);
+		open_conn(&all[i], i, address, export_name);
 	for (unsigned i = 0; i < conns; i++) {
 		if (pthread_create(&all[i].thread, NULL, run, &all[i]) != 0)
 			errx(1, "cannot make a thread");
