@@ -37,8 +37,9 @@ export_describe(struct pl_export *ex)
 			  : ex->native_fua                     ? "native"
 							       : "shared flush";
 
-	snprintf(ex->description, sizeof ex->description, "%s, FUA: %s%s", ex->limits.description,
-		 fua, (ex->capabilities & PL_CAP_WRITE) == 0 ? ", read-only" : "");
+	snprintf(ex->description, sizeof ex->description, "%s, FUA: %s%s",
+		 pl_layer_limits(ex->layer)->description, fua,
+		 (ex->capabilities & PL_CAP_WRITE) == 0 ? ", read-only" : "");
 }
 
 static int
@@ -46,6 +47,7 @@ export_open(const struct pl_params *params, unsigned flags, struct pl_export **o
 	    struct pl_error *err)
 {
 	struct pl_export *ex = calloc(1, sizeof *ex);
+	unsigned declared;
 	int error = -ENOMEM;
 
 	if (ex == NULL)
@@ -58,15 +60,14 @@ export_open(const struct pl_params *params, unsigned flags, struct pl_export **o
 	error = pl_layer_open(ex->params, flags, &ex->layer, err);
 	if (error != 0)
 		goto fail;
-	ex->limits = *pl_layer_limits(ex->layer);
-	ex->native_fua = (ex->limits.capabilities & PL_CAP_FUA) != 0;
-	ex->capabilities =
-		export_capabilities(ex->limits.capabilities, (flags & PL_OPEN_READ_ONLY) != 0);
+	declared = pl_layer_limits(ex->layer)->capabilities;
+	ex->native_fua = (declared & PL_CAP_FUA) != 0;
+	ex->capabilities = export_capabilities(declared, (flags & PL_OPEN_READ_ONLY) != 0);
 	pl_commit_init(&ex->commit);
 	pl_ranges_init(&ex->ranges);
 	export_describe(ex);
 	log_info("export %s: %llu bytes, %s", pl_export_name(ex),
-		 (unsigned long long)ex->limits.geometry.size, ex->description);
+		 (unsigned long long)pl_export_geometry(ex)->size, ex->description);
 	*out = ex;
 	return 0;
 fail:
@@ -120,7 +121,21 @@ pl_export_capabilities(const struct pl_export *ex)
 const struct pl_geometry *
 pl_export_geometry(const struct pl_export *ex)
 {
-	return &ex->limits.geometry;
+	return &pl_layer_limits(ex->layer)->geometry;
+}
+
+int
+pl_export_grow(struct pl_export *ex, bool *grown, struct pl_error *err)
+{
+	uint64_t was = pl_export_geometry(ex)->size, is;
+	int error = pl_layer_grow(ex->layer, err);
+
+	is = pl_export_geometry(ex)->size;
+	*grown = is != was;
+	if (*grown)
+		log_info("export %s: it has grown from %llu to %llu bytes", pl_export_name(ex),
+			 (unsigned long long)was, (unsigned long long)is);
+	return error;
 }
 
 const char *
@@ -155,9 +170,9 @@ void
 pl_export_count(struct pl_export *ex, const struct pl_request *req, int error)
 {
 	__atomic_fetch_add(&ex->done[req->op], 1, __ATOMIC_RELAXED);
-	if (error != 0)
+	if (error < 0) /* what modify() says is none */
 		__atomic_fetch_add(&ex->errors, 1, __ATOMIC_RELAXED);
-	else if (req->native)
+	else if (error == 0 && req->native)
 		__atomic_fetch_add(&ex->fua_native, 1, __ATOMIC_RELAXED);
 }
 
@@ -168,7 +183,8 @@ pl_export_counters(const struct pl_export *const_ex, struct pl_counters *out)
 
 	*out = (struct pl_counters){
 		.reads = __atomic_load_n(&ex->done[PL_READ], __ATOMIC_RELAXED),
-		.writes = __atomic_load_n(&ex->done[PL_WRITE], __ATOMIC_RELAXED),
+		.writes = __atomic_load_n(&ex->done[PL_WRITE], __ATOMIC_RELAXED) +
+			  __atomic_load_n(&ex->done[PL_MODIFY], __ATOMIC_RELAXED),
 		.zeroes = __atomic_load_n(&ex->done[PL_ZERO], __ATOMIC_RELAXED),
 		.trims = __atomic_load_n(&ex->done[PL_TRIM], __ATOMIC_RELAXED),
 		.flushes = __atomic_load_n(&ex->done[PL_FLUSH], __ATOMIC_RELAXED),

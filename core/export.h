@@ -13,8 +13,7 @@
 struct pl_export {
 	struct pl_params *params;
 	struct pl_layer *layer;
-	struct pl_driver_limits limits; /* of the topmost driver */
-	unsigned capabilities;          /* what may be advertised */
+	unsigned capabilities; /* what may be advertised */
 	bool native_fua;
 	bool failed; /* atomic */
 	unsigned channels;

@@ -9,11 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a driver once declared. Requests under way go by what they began with. */
+struct declared {
+	struct pl_driver_limits limits;
+	struct declared *older;
+};
+
 struct pl_layer {
 	const struct pl_driver *driver;
 	void *params; /* filled by the driver's table */
 	void *handle;
-	struct pl_driver_limits limits;
+	struct declared *declared; /* atomic */
 	struct pl_layer *below;
 };
 
@@ -99,6 +105,10 @@ layer_free(struct pl_layer *l)
 	if (l == NULL)
 		return;
 	layer_free(l->below);
+	for (struct declared *d = l->declared, *older; d != NULL; d = older) {
+		older = d->older;
+		free(d);
+	}
 	free(l->params);
 	free(l);
 }
@@ -158,6 +168,22 @@ layer_close_drivers(struct pl_layer *l)
 		l->driver->close(l->handle);
 }
 
+static int
+layer_declare(struct pl_layer *l, struct pl_error *err)
+{
+	struct declared *d = malloc(sizeof *d);
+
+	if (d == NULL)
+		return pl_error_set(err, -ENOMEM, "driver %s", l->driver->name);
+	l->driver->limits(l->handle, &d->limits);
+	assert(d->limits.mem_align > 0 && d->limits.align >= d->limits.mem_align);
+	assert(d->limits.zero_align >= d->limits.align);
+	assert(d->limits.fua_align >= d->limits.fua_mem_align);
+	d->older = l->declared;
+	__atomic_store_n(&l->declared, d, __ATOMIC_RELEASE);
+	return 0;
+}
+
 /* From the bottom up; on failure what is below is closed again. */
 static int
 layer_open_drivers(struct pl_layer *l, unsigned open_flags, struct pl_error *err)
@@ -174,11 +200,10 @@ layer_open_drivers(struct pl_layer *l, unsigned open_flags, struct pl_error *err
 		layer_close_drivers(l->below);
 		return error;
 	}
-	l->driver->limits(l->handle, &l->limits);
-	assert(l->limits.mem_align > 0 && l->limits.align >= l->limits.mem_align);
-	assert(l->limits.zero_align >= l->limits.align);
-	assert(l->limits.fua_align >= l->limits.fua_mem_align);
-	return 0;
+	error = layer_declare(l, err);
+	if (error != 0)
+		layer_close_drivers(l);
+	return error;
 }
 
 int
@@ -215,7 +240,7 @@ pl_layer_handle(const struct pl_layer *top, const struct pl_driver *driver)
 const struct pl_driver_limits *
 pl_layer_limits(const struct pl_layer *l)
 {
-	return &l->limits;
+	return &__atomic_load_n(&l->declared, __ATOMIC_ACQUIRE)->limits;
 }
 
 const char *
@@ -246,6 +271,27 @@ void
 pl_layer_submit(struct pl_layer *l, void *state, struct pl_request *req)
 {
 	l->driver->submit(state, req);
+}
+
+/* ---- growth ---------------------------------------------------------------------- */
+
+int
+pl_layer_grow(struct pl_layer *l, struct pl_error *err)
+{
+	struct pl_driver_limits now;
+	int error = 0;
+
+	if (l->driver->grow == NULL)
+		return pl_error_say(err, -EOPNOTSUPP, "driver %s: its disks do not grow",
+				    l->driver->name);
+	if (l->below != NULL)
+		error = pl_layer_grow(l->below, err);
+	if (error == 0)
+		error = l->driver->grow(l->handle, err);
+	if (error != 0)
+		return error;
+	l->driver->limits(l->handle, &now);
+	return now.geometry.size == l->declared->limits.geometry.size ? 0 : layer_declare(l, err);
 }
 
 /* ---- a part at once -------------------------------------------------------------- */

@@ -546,6 +546,7 @@ pl_loop_turn(struct pl_loop *loop)
 	 * posts are seen by wake_io, which is always in flight. */
 	bool ran = loop_run_posted(loop);
 
+	ran |= loop->later != NULL; /* the same is true of that */
 	loop_turn(loop, !ran);
 }
 

@@ -22,8 +22,10 @@
  * - a write that touches [tail, size) has that whole range to itself;
  * - PL_FUA comes only on WRITE and only with PL_CAP_FUA in `capabilities`, and on READ
  *   ("read the medium": pass by caches that the medium does not know of);
- * - an operation without its capability never comes.
+ * - an operation without its capability never comes, and PL_MODIFY never: it comes as a READ and
+ *   a WRITE.
  */
+#define PL_DRIVER_OPS PL_MODIFY
 struct pl_driver_limits {
 	struct pl_geometry geometry;
 	unsigned capabilities; /* PL_CAP_FUA here: a FUA write is native */
@@ -54,7 +56,12 @@ struct pl_driver {
 	int (*open)(const void *params, unsigned open_flags, struct pl_layer *below, void **handle,
 		    struct pl_error *err);
 	void (*close)(void *handle); /* `below` is closed afterwards, by the core */
-	void (*limits)(void *handle, struct pl_driver_limits *out); /* once, after open */
+	void (*limits)(void *handle, struct pl_driver_limits *out); /* after open, and grow */
+	/* Looks whether the device has become larger; limits() says so from then on, in its size
+	 * and tail alone. Requests may be under way, and come as the old limits say. A driver over
+	 * another one is asked after it. Errors: -EINVAL for one that has become smaller; nothing
+	 * is changed then. NULL: its devices never grow. */
+	int (*grow)(void *handle, struct pl_error *err);
 	const char *(*name_of)(void *handle); /* for people; NULL: the driver's name */
 
 	/* Per channel. Both may be NULL: the state is then the handle. */

@@ -134,6 +134,7 @@ const struct pl_option *pl_option_nearest(const struct pl_option *table, const c
 
 struct pl_loop;
 struct pl_io;
+struct pl_driver_limits;
 
 /*
  * A loop of its own thread, with one io_uring. Everything about it is called on
@@ -207,7 +208,9 @@ struct pl_geometry {
 	uint64_t size;           /* bytes */
 	uint32_t logical_block;  /* bytes, a power of two from 512 to 65536 */
 	uint32_t physical_block; /* bytes, not below logical_block */
-	uint32_t preferred;      /* bytes, a power of two: requests that cost no copy */
+	uint32_t whole;     /* bytes: so much, aligned, is old or new after a loss of power; 0: not
+			       known */
+	uint32_t preferred; /* bytes, a power of two: requests that cost no copy */
 };
 
 enum pl_open_flag {
@@ -233,17 +236,28 @@ void pl_export_close(struct pl_export *ex);
 unsigned pl_export_capabilities(const struct pl_export *ex);
 /* Of these, what is left to somebody who may only read. */
 unsigned pl_capabilities_reading(unsigned capabilities);
+/* It never changes: what has grown has another one, and this one is good until the export is
+ * closed. */
 const struct pl_geometry *pl_export_geometry(const struct pl_export *ex);
 const char *pl_export_name(const struct pl_export *ex); /* for people: the path, say */
 const char *
 pl_export_description(const struct pl_export *ex); /* driver, cache mode, FUA path and why */
+
+/*
+ * Looks whether the image has grown, and makes the export so much larger; channels may be open
+ * and requests under way, for which it still is as large as it was. *grown: whether it has.
+ * Errors: -EINVAL (it has shrunk: nothing is changed), -EOPNOTSUPP (this driver's cannot), what
+ * the driver says. Control path, one thread at a time.
+ */
+int pl_export_grow(struct pl_export *ex, bool *grown, struct pl_error *err);
 
 /* A sync failed: FUA and FLUSH get -EIO until the export is opened again. */
 bool pl_export_failed(const struct pl_export *ex);
 
 /* Monotonic, summed over all channels; read at any time from any thread. */
 struct pl_counters {
-	uint64_t reads, writes, zeroes, trims, flushes; /* requests finished, by kind */
+	uint64_t reads, zeroes, trims, flushes; /* requests finished, by kind */
+	uint64_t writes;                        /* and MODIFY */
 	uint64_t fua_native; /* FUA writes that the driver made stable by itself */
 	uint64_t committed;  /* requests that waited for a shared flush */
 	uint64_t groups;     /* shared flushes: committed / groups is their size */
@@ -287,8 +301,16 @@ void pl_extents_trim(struct pl_extents *x, uint64_t length);
 
 /* ---- request.c ------------------------------------------------------------------- */
 
-enum pl_op { PL_READ, PL_WRITE, PL_FLUSH, PL_ZERO, PL_TRIM, PL_CACHE, PL_EXTENTS };
-#define PL_OPS (PL_EXTENTS + 1)
+enum pl_op { PL_READ, PL_WRITE, PL_FLUSH, PL_ZERO, PL_TRIM, PL_CACHE, PL_EXTENTS, PL_MODIFY };
+#define PL_OPS (PL_MODIFY + 1)
+
+/*
+ * PL_MODIFY: reads the range into iov (one piece of memory), lets modify() change it there, and
+ * writes it back; no other request that changes data on this export, of any channel, touches the
+ * range in between. modify() returns 0, or a positive number: then nothing is written, and that
+ * is what on_done gets. At most PL_MODIFY_MAX bytes.
+ */
+#define PL_MODIFY_MAX (32u << 20)
 
 enum pl_request_flag {
 	/* WRITE, ZERO, TRIM: the reply waits until the data is stable.
@@ -356,14 +378,16 @@ struct pl_request {
 	enum pl_op op;
 	unsigned flags;
 	uint64_t offset, length; /* both 0 for PL_FLUSH */
-	struct iovec *iov;       /* READ, WRITE: sums up to length */
+	struct iovec *iov;       /* READ, WRITE, MODIFY: sums up to length */
 	int iovcnt;
-	struct pl_extents *extents; /* EXTENTS: filled with at least one extent */
+	struct pl_extents *extents;            /* EXTENTS: filled with at least one extent */
+	int (*modify)(struct pl_request *req); /* MODIFY; where the request runs */
 	void (*on_done)(struct pl_request *req, int error);
 	void *user;
 
 	/* From here on the core's and the driver's. */
 	struct pl_channel *channel;
+	const struct pl_driver_limits *limits; /* when it was submitted */
 	struct pl_part part;
 	struct pl_io io;
 	uint64_t scratch[4]; /* the driver's, for one part */
@@ -372,10 +396,11 @@ struct pl_request {
 	int error;
 	bool stable;           /* the reply waits until the data is stable */
 	bool native;           /* the driver makes it so by itself */
+	bool reading;          /* the data moves from the device, else to it */
 	uint64_t done_to, end; /* progress: [done_to, end) is still to do */
 	void (*next)(struct pl_request *req, int64_t result); /* after the part */
 	struct pl_runner *runner;
-	void (*written)(struct pl_request *req, int error); /* after all parts */
+	void (*moved)(struct pl_request *req, int error); /* after all parts */
 	void (*resume)(struct pl_request *req);
 	struct pl_work work;
 	struct pl_request *link; /* in a commit group or a list of those who wait */

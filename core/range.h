@@ -1,10 +1,10 @@
 /*
  * range.h - keep writes apart that would spoil each other.
  *
- * On an export whose medium changes whole blocks only, every write holds its range:
- * shared with other writes, or alone while it reads, changes and writes back a block.
- * Where FUA writes pass by a cache that others go through, the two kinds never hold
- * ranges that overlap. Where neither matters, nobody comes here.
+ * Every request that changes data holds its range: shared with others, or alone while it
+ * reads, changes and writes back (a MODIFY; a write of part of a block, on a medium that
+ * changes whole ones). Where FUA writes pass by a cache that others go through, the two
+ * kinds never hold ranges that overlap.
  */
 #ifndef PL_RANGE_H
 #define PL_RANGE_H

@@ -14,6 +14,7 @@
 
 #include "channel.h"
 #include "loop.h"
+#include "modify.h"
 #include "sm.h"
 #include "transfer.h"
 #include "zero.h"
@@ -70,6 +71,11 @@ static const struct request_op request_ops[PL_OPS] = {
 		      .outside = -EINVAL },
 	[PL_CACHE] = { .start = cache_start, .needs = PL_CAP_CACHE, .outside = -EINVAL },
 	[PL_EXTENTS] = { .start = extents_start, .empty = true, .outside = -EINVAL },
+	[PL_MODIFY] = { .start = pl_modify_start,
+			.flags = PL_FUA,
+			.changes = true,
+			.data = true,
+			.outside = -ENOSPC },
 };
 
 static uint64_t
@@ -86,7 +92,7 @@ static int
 request_check(const struct pl_export *ex, const struct pl_request *req)
 {
 	const struct request_op *op = &request_ops[req->op];
-	uint64_t size = ex->limits.geometry.size;
+	uint64_t size = req->limits->geometry.size;
 	bool writable = (ex->capabilities & PL_CAP_WRITE) != 0;
 
 	if (op->changes && !writable)
@@ -310,9 +316,9 @@ extents_start(struct pl_request *req)
 static bool
 request_is_native(const struct pl_export *ex, const struct pl_request *req)
 {
-	uint32_t align = ex->limits.fua_align;
+	uint32_t align = req->limits->fua_align;
 
-	return req->op == PL_WRITE && req->stable && ex->native_fua &&
+	return (req->op == PL_WRITE || req->op == PL_MODIFY) && req->stable && ex->native_fua &&
 	       (align == 0 || ((req->offset | req->length) & (align - 1)) == 0);
 }
 
@@ -326,6 +332,7 @@ request_start(struct pl_channel *ch, struct pl_request *req)
 	int error;
 
 	req->channel = ch;
+	req->limits = pl_layer_limits(ex->layer);
 	req->state = REQ_NEW;
 	req->runner = NULL;
 	req->range.held = false;

@@ -48,27 +48,24 @@ min(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-static const struct pl_driver_limits *
-limits_of(const struct pl_request *req)
+/* Whether the parts are FUA writes for which the driver has an alignment of its own. */
+static bool
+has_fua_align(const struct pl_request *req)
 {
-	return &req->channel->export->limits;
+	return req->native && !req->reading && req->limits->fua_align != 0;
 }
 
 /* The alignment that the driver wants of this request's parts and of their memory. */
 static uint32_t
 align_of(const struct pl_request *req)
 {
-	const struct pl_driver_limits *l = limits_of(req);
-
-	return req->native && l->fua_align != 0 ? l->fua_align : l->align;
+	return has_fua_align(req) ? req->limits->fua_align : req->limits->align;
 }
 
 static uint32_t
 mem_align_of(const struct pl_request *req)
 {
-	const struct pl_driver_limits *l = limits_of(req);
-
-	return req->native && l->fua_align != 0 ? l->fua_mem_align : l->mem_align;
+	return has_fua_align(req) ? req->limits->fua_mem_align : req->limits->mem_align;
 }
 
 /* ---- the caller's memory --------------------------------------------------------- */
@@ -88,7 +85,7 @@ copy(const struct pl_request *req, char *buffer, uint64_t n)
 	if (req->iov == NULL)
 		memset(buffer, 0, n);
 	else
-		pl_iov_copy(req->iov, buffer, n, req->op != PL_READ);
+		pl_iov_copy(req->iov, buffer, n, !req->reading);
 }
 
 static bool
@@ -111,7 +108,7 @@ piece_end(const struct pl_request *req, uint64_t start, uint64_t end)
 {
 	uint64_t blocks_end = align_down(end, align_of(req));
 
-	return end == limits_of(req)->geometry.size && start == blocks_end ? end : blocks_end;
+	return end == req->limits->geometry.size && start == blocks_end ? end : blocks_end;
 }
 
 /* ---- pieces that go as they are -------------------------------------------------- */
@@ -138,15 +135,15 @@ plain_length(const struct pl_request *req)
 static unsigned
 part_flags(const struct pl_request *req)
 {
-	if (req->op == PL_READ)
-		return req->flags & PL_FUA;
+	if (req->reading) /* of a MODIFY, the flag is for the write */
+		return req->op == PL_READ ? req->flags & PL_FUA : 0;
 	return req->native ? PL_FUA : 0;
 }
 
 static enum pl_op
 part_op(const struct pl_request *req)
 {
-	return req->op == PL_READ ? PL_READ : PL_WRITE;
+	return req->reading ? PL_READ : PL_WRITE;
 }
 
 static void
@@ -157,7 +154,7 @@ transfer_end(struct pl_request *req, int error)
 	if (req->bounce.buffer != NULL && pool != NULL)
 		pl_pool_put(pool, req->bounce.buffer);
 	req->bounce.buffer = NULL;
-	req->written(req, error);
+	req->moved(req, error);
 }
 
 /* An error says nothing about what is on the medium when only room was lacking. */
@@ -256,7 +253,7 @@ buffer_moved(struct pl_request *req, int64_t result)
 		transfer_end(req, -EIO);
 		return;
 	}
-	if (req->op == PL_READ)
+	if (req->reading)
 		copy(req, req->bounce.buffer + (req->done_to - req->bounce.start),
 		     moved_to - req->done_to);
 	advance(req, moved_to - req->done_to);
@@ -319,10 +316,10 @@ buffer_step(struct pl_request *req)
 		return;
 	}
 	req->bounce.start = align_down(req->done_to, align);
-	req->bounce.end = min(min(align_up(req->end, align), limits_of(req)->geometry.size),
+	req->bounce.end = min(min(align_up(req->end, align), req->limits->geometry.size),
 			      req->bounce.start + PL_POOL_BUFFER);
 	req->bounce.end = piece_end(req, req->bounce.start, req->bounce.end);
-	if (req->op == PL_READ) {
+	if (req->reading) {
 		buffer_part(req, PL_READ, req->bounce.start, req->bounce.end, buffer_done);
 		return;
 	}
@@ -354,10 +351,17 @@ transfer_step(struct pl_request *req)
 }
 
 void
+pl_read_run(struct pl_request *req, void (*then)(struct pl_request *req, int error))
+{
+	req->reading = true;
+	req->moved = then;
+	transfer_step(req);
+}
+
+void
 pl_read_medium(struct pl_request *req)
 {
-	req->written = pl_request_data_done;
-	transfer_step(req);
+	pl_read_run(req, pl_request_data_done);
 }
 
 void
@@ -373,7 +377,8 @@ pl_read_start(struct pl_request *req)
 void
 pl_write_run(struct pl_request *req, void (*then)(struct pl_request *req, int error))
 {
-	req->written = then;
+	req->reading = false;
+	req->moved = then;
 	transfer_step(req);
 }
 
@@ -381,24 +386,20 @@ void
 pl_write_take_range(struct pl_request *req, void (*go)(struct pl_request *req))
 {
 	struct pl_export *ex = req->channel->export;
-	const struct pl_driver_limits *l = &ex->limits;
+	const struct pl_driver_limits *l = req->limits;
 	uint32_t unit = l->fua_window != 0 ? l->fua_window : l->align;
-	uint64_t start = align_down(req->offset, unit);
-	uint64_t end = min(align_up(req->end, unit), l->geometry.size);
+	uint64_t start = align_down(req->offset, unit), end = align_up(req->end, unit);
 	enum pl_range_mode mode = PL_RANGE_SHARED;
 
-	if (unit == 1) {
-		go(req);
-		return;
-	}
 	if (l->fua_window != 0 && req->native)
 		mode = PL_RANGE_PAST;
-	if (((req->offset | req->end) & (l->align - 1)) != 0)
+	if (((req->offset | req->end) & (l->align - 1)) != 0 || req->op == PL_MODIFY)
 		mode = PL_RANGE_ALONE;
-	if (end > l->tail) {
+	if (req->end > l->tail) {
+		/* To the end of the world: the export may have grown since. */
 		mode = PL_RANGE_ALONE;
 		start = min(start, l->tail);
-		end = l->geometry.size;
+		end = UINT64_MAX;
 	}
 	if (pl_ranges_take(&ex->ranges, req, start, end, mode, go))
 		go(req);

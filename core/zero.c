@@ -17,7 +17,7 @@
 static bool
 whole_units(struct pl_request *req)
 {
-	const struct pl_driver_limits *l = &req->channel->export->limits;
+	const struct pl_driver_limits *l = req->limits;
 	uint64_t end = req->offset + req->length;
 
 	req->zero.start = (req->offset + l->zero_align - 1) & ~((uint64_t)l->zero_align - 1);
@@ -66,7 +66,7 @@ zero_units_done(struct pl_request *req, int64_t result)
 static void
 zero_go(struct pl_request *req)
 {
-	bool can = (req->channel->export->limits.capabilities & PL_CAP_ZERO) != 0;
+	bool can = (req->limits->capabilities & PL_CAP_ZERO) != 0;
 
 	if (!can && (req->flags & PL_FAST) != 0)
 		pl_request_data_done(req, -ENOTSUP);

@@ -395,7 +395,7 @@ static void
 report(const struct connection *c, const struct pl_request *req, uint64_t offset, uint64_t length,
        int error)
 {
-	static const char *const verbs[PL_OPS] = {
+	static const char *const verbs[PL_EXTENTS + 1] = {
 		[PL_READ] = "read",       [PL_WRITE] = "write", [PL_FLUSH] = "flush",
 		[PL_ZERO] = "zero",       [PL_TRIM] = "trim",   [PL_CACHE] = "cache",
 		[PL_EXTENTS] = "extents",

@@ -20,10 +20,10 @@
 enum fault_what { FAULT_ERROR, FAULT_DELAY, FAULT_SHORT, FAULT_LIE };
 #define WHAT_WORDS "error|delay|short|lie"
 
-/* "any", then the words of enum pl_op in its order. */
+/* "any", then what a driver is asked for in the order of enum pl_op. */
 #define KIND_WORDS "any|read|write|flush|zero|trim|cache|extents"
 #define OP(op)     (1u << (op))
-#define OPS_ANY    (OP(PL_OPS) - 1)
+#define OPS_ANY    (OP(PL_DRIVER_OPS) - 1)
 
 /* What each fault can happen to. */
 static const unsigned suits[] = {
@@ -286,6 +286,14 @@ fault_limits(void *handle, struct pl_driver_limits *out)
 		 f->params.repeat == FOREVER ? " and after" : "", below->description);
 }
 
+static int
+fault_grow(void *handle, struct pl_error *err)
+{
+	(void)handle;
+	(void)err;
+	return 0; /* as the driver below */
+}
+
 static const char *
 fault_name(void *handle)
 {
@@ -331,6 +339,7 @@ const struct pl_driver pl_driver_fault = {
 	.open = fault_open,
 	.close = fault_close,
 	.limits = fault_limits,
+	.grow = fault_grow,
 	.name_of = fault_name,
 	.attach = fault_attach,
 	.detach = fault_detach,

@@ -137,7 +137,7 @@ probe_block_device(struct file *f, struct pl_error *err)
 	if (ioctl(f->fd, BLKSSZGET, &logical) == -1 || ioctl(f->fd, BLKPBSZGET, &physical) == -1)
 		return pl_error_set(err, -errno, "%s: block size", f->name);
 	g->logical_block = (uint32_t)logical;
-	g->physical_block = physical;
+	g->physical_block = g->whole = physical;
 	return 0;
 }
 
@@ -151,8 +151,20 @@ probe_regular_file(struct file *f, struct pl_error *err)
 		return pl_error_set(err, -errno, "%s: size", f->name);
 	g->size = (uint64_t)st.st_size;
 	g->logical_block = f->direct ? max(512, f->limits.align) : 512;
+	g->whole = g->logical_block; /* what the smallest sectors are */
 	g->physical_block = power_of_two((uint32_t)st.st_blksize) ? (uint32_t)st.st_blksize : PAGE;
 	return 0;
+}
+
+/* A file system zeroes part of a page through the page cache, as what lies behind the last whole
+ * block is written; the rest of that page is not to be written directly meanwhile. */
+void
+file_set_tail(struct file *f)
+{
+	struct pl_driver_limits *l = &f->limits;
+	uint64_t size = l->geometry.size;
+
+	l->tail = (size & (l->align - 1)) == 0 ? size : size & ~((uint64_t)l->zero_align - 1);
 }
 
 int
@@ -179,8 +191,7 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 		l->zero_align = max(l->align, g->logical_block);
 	else if (f->direct)
 		l->zero_align = max(l->align, (uint32_t)sysconf(_SC_PAGESIZE));
-	f->blocks_end = g->size & ~((uint64_t)l->align - 1);
-	l->tail = f->blocks_end == g->size ? g->size : g->size & ~((uint64_t)l->zero_align - 1);
+	file_set_tail(f);
 	return 0;
 }
 

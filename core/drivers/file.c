@@ -13,6 +13,10 @@
  *   through the cache holds the inode's lock until the disk is done, and writers queue up. The
  *   core keeps such writes and cached ones apart (fua_window).
  * - zeroing tries one way after the other and remembers what is refused (zero_ways).
+ * - a file that has grown is served so when somebody asks to look (file_grow); parts that still
+ *   come for the old size are as good as they were. But whoever makes a file larger whose size is
+ *   no whole number of pages has the kernel zero the rest of its last page through the page cache,
+ *   while a direct write may be under way there: that is for him to avoid.
  * - a read that finds the file shorter than it was is short, and the core answers EIO; a
  *   flush that finds it so fails, for what was written behind its end is gone.
  */
@@ -212,10 +216,15 @@ open_file(struct file *f, const struct file_params *p, int found, struct pl_erro
 static int
 open_tail(struct file *f, struct pl_error *err)
 {
-	if (f->blocks_end == f->limits.geometry.size)
+	/* A file of whole blocks may grow to one that is not, when it is too late to open. */
+	if (!f->direct || f->block)
 		return 0;
 	f->tail_fd = reopen(f->fd, f->read_only ? O_RDONLY : O_RDWR);
-	return f->tail_fd < 0 ? pl_error_set(err, f->tail_fd, "%s: open once more", f->name) : 0;
+	if (f->tail_fd < 0)
+		return pl_error_set(err, f->tail_fd, "%s: open once more", f->name);
+	/* Reading ahead would bring in more than the page, and in folios that reach into others. */
+	posix_fadvise(f->tail_fd, 0, 0, POSIX_FADV_RANDOM);
+	return 0;
 }
 
 /* A file system without direct I/O takes RWF_DSYNC through the page cache all the same. */
@@ -270,11 +279,10 @@ declare(struct file *f, const struct file_params *p)
 static int
 make_split(struct file *f, struct pl_error *err)
 {
-	uint64_t pieces = f->limits.geometry.size / f->folio + 1;
-
 	if (f->direct || f->read_only || !file_probe_costly_folios(f))
 		return 0;
-	f->split = calloc(pieces / SPLIT_BITS + 1, sizeof *f->split);
+	f->pieces = f->limits.geometry.size / f->folio + 1;
+	f->split = calloc(f->pieces / SPLIT_BITS + 1, sizeof *f->split);
 	return f->split == NULL ? pl_error_set(err, -ENOMEM, "%s", f->name) : 0;
 }
 
@@ -335,6 +343,7 @@ file_open(const void *params, unsigned open_flags, struct pl_layer *below, void 
 		error = open_tail(f, err);
 	if (error != 0)
 		goto fail;
+	f->size = f->limits.geometry.size;
 	declare(f, p);
 	error = make_split(f, err);
 	if (error != 0)
@@ -350,6 +359,23 @@ static void
 file_limits(void *handle, struct pl_driver_limits *out)
 {
 	*out = ((struct file *)handle)->limits;
+}
+
+static int
+file_grow(void *handle, struct pl_error *err)
+{
+	struct file *f = handle;
+	uint64_t size = file_size(f);
+
+	if (size < f->size)
+		return pl_error_say(err, -EINVAL,
+				    "%s: it has shrunk from %llu to %llu bytes; it is served as "
+				    "large as it was, with errors where nothing is left",
+				    f->name, (unsigned long long)f->size, (unsigned long long)size);
+	f->limits.geometry.size = size;
+	file_set_tail(f);
+	__atomic_store_n(&f->size, size, __ATOMIC_RELEASE);
+	return 0;
 }
 
 static const char *
@@ -480,7 +506,7 @@ tail_call(struct pl_io *io)
 static bool
 file_tail(struct file_channel *c, struct pl_request *req)
 {
-	if (req->part.offset < c->file->blocks_end)
+	if (((req->part.offset + req->part.length) & (c->file->limits.align - 1)) == 0)
 		return false;
 	prepare(c, req, PL_IO_CALL)->call = tail_call;
 	pl_loop_io(c->loop, &req->io);
@@ -519,9 +545,12 @@ static bool
 is_first_in_folio(struct file *f, const struct pl_part *part)
 {
 	uint64_t piece = part->offset / f->folio;
-	unsigned *word = &f->split[piece / SPLIT_BITS], bit = 1u << piece % SPLIT_BITS;
+	unsigned *word, bit = 1u << piece % SPLIT_BITS;
 
-	return part->length < SPLIT_MAX && (__atomic_load_n(word, __ATOMIC_RELAXED) & bit) == 0 &&
+	if (part->length >= SPLIT_MAX || piece >= f->pieces) /* what grew is without this */
+		return false;
+	word = &f->split[piece / SPLIT_BITS];
+	return (__atomic_load_n(word, __ATOMIC_RELAXED) & bit) == 0 &&
 	       (__atomic_fetch_or(word, bit, __ATOMIC_RELAXED) & bit) == 0;
 }
 
@@ -571,9 +600,11 @@ static void
 flush_done(struct pl_io *io, int64_t result)
 {
 	struct file *f = channel_of(pl_request_of(io))->file;
+	/* First: it may grow between the two looks. */
+	uint64_t expected = __atomic_load_n(&f->size, __ATOMIC_ACQUIRE);
 
-	if (result == 0 && file_size(f) < f->limits.geometry.size) {
-		log_error("export %s: it is shorter than it was at open", f->name);
+	if (result == 0 && file_size(f) < expected) {
+		log_error("export %s: it is shorter than it was", f->name);
 		result = -EIO;
 	}
 	part_io_done(io, result);
@@ -747,7 +778,8 @@ file_extents(struct file_channel *c, struct pl_request *req)
 static void
 file_submit(void *state, struct pl_request *req)
 {
-	static void (*const operations[PL_OPS])(struct file_channel *, struct pl_request *) = {
+	static void (*const operations[PL_DRIVER_OPS])(struct file_channel *,
+						       struct pl_request *) = {
 		[PL_READ] = file_read,       [PL_WRITE] = file_write, [PL_FLUSH] = file_flush,
 		[PL_ZERO] = file_zero,       [PL_TRIM] = file_trim,   [PL_CACHE] = file_cache,
 		[PL_EXTENTS] = file_extents,
@@ -764,6 +796,7 @@ const struct pl_driver pl_driver_file = {
 	.open = file_open,
 	.close = file_close,
 	.limits = file_limits,
+	.grow = file_grow,
 	.name_of = file_name_of,
 	.attach = file_attach,
 	.detach = file_detach,

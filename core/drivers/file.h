@@ -22,11 +22,12 @@ struct file {
 	int past_fd; /* past the page cache, for native FUA writes beside cached ones; or -1 */
 	bool block;  /* a block device */
 	bool direct, read_only;
-	uint32_t folio;      /* bytes: no piece of the page cache is larger */
-	unsigned *split;     /* a bit for each piece of that size, see file_write(); or NULL */
-	uint64_t blocks_end; /* the size, down to a multiple of limits.align */
-	unsigned refused;    /* bit i: the i-th way to zero is not supported here; atomic */
-	bool no_trim;        /* atomic */
+	uint32_t folio;   /* bytes: no piece of the page cache is larger */
+	unsigned *split;  /* a bit for each piece of that size, see file_write(); or NULL */
+	uint64_t pieces;  /* so many have a bit */
+	uint64_t size;    /* that of limits; atomic */
+	unsigned refused; /* bit i: the i-th way to zero is not supported here; atomic */
+	bool no_trim;     /* atomic */
 	struct pl_driver_limits limits;
 };
 
@@ -41,6 +42,9 @@ uint64_t file_size(const struct file *f);
 
 /* Size, alignment and block sizes. Errors: what the calls say, with a sentence. */
 int file_probe_geometry(struct file *f, struct pl_error *err);
+
+/* limits.tail, by the size. */
+void file_set_tail(struct file *f);
 
 /* What fua_align and the like have to be for writes through f->past_fd. */
 void file_probe_past(struct file *f);

@@ -316,6 +316,7 @@ memory_submit(void *state, struct pl_request *req)
 	case PL_EXTENTS: extents(m, req->extents, part->offset, end); break;
 	case PL_FLUSH:
 	case PL_CACHE: break;
+	case PL_MODIFY: break; /* the core takes it apart */
 	}
 	pl_part_done(req, result);
 }
@@ -360,6 +361,7 @@ memory_limits(void *handle, struct pl_driver_limits *out)
 		.geometry = { .size = m->size,
 			      .logical_block = 512,
 			      .physical_block = 4096,
+			      .whole = 4096,
 			      .preferred = 4096 },
 		.capabilities = PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA | PL_CAP_ZERO |
 				PL_CAP_FAST_ZERO | PL_CAP_TRIM | PL_CAP_CACHE | PL_CAP_EXTENTS |

@@ -62,6 +62,7 @@ null_limits(void *handle, struct pl_driver_limits *out)
 		.geometry = { .size = p->size,
 			      .logical_block = 512,
 			      .physical_block = 4096,
+			      .whole = 4096,
 			      .preferred = 4096 },
 		.capabilities = PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA | PL_CAP_ZERO |
 				PL_CAP_FAST_ZERO | PL_CAP_TRIM | PL_CAP_CACHE | PL_CAP_EXTENTS |

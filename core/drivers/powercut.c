@@ -635,6 +635,7 @@ powercut_limits(void *handle, struct pl_driver_limits *out)
 				PL_CAP_MULTI_CONN | PL_CAP_ROTATIONAL;
 
 	*out = *below;
+	out->geometry.whole = (uint32_t)atom(pc);
 	out->capabilities &= capabilities;
 	if (pc->params.fua == FUA_NATIVE && (out->capabilities & PL_CAP_FLUSH) != 0)
 		out->capabilities |= PL_CAP_FUA;

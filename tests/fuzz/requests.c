@@ -46,6 +46,21 @@ close_disk(void)
 	pl_export_close(export);
 }
 
+/* MODIFY: refuses what begins with a large byte. */
+static int
+invert(struct pl_request *req)
+{
+	uint8_t *byte = req->iov->iov_base;
+
+	assert(req->iov->iov_len == req->length);
+	assert(memcmp((const uint8_t *)req->user + req->offset, byte, req->length) == 0);
+	if (byte[0] >= 240)
+		return 1;
+	for (uint64_t i = 0; i < req->length; i++)
+		byte[i] ^= 0xff;
+	return 0;
+}
+
 static void
 check_extents(const struct pl_extents *x, const uint8_t *model, uint64_t offset, uint64_t length)
 {
@@ -75,12 +90,14 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 					  .flags = (unsigned)fuzz_next(&in, 16),
 					  .offset = op == PL_FLUSH ? 0 : offset,
 					  .length = op == PL_FLUSH ? 0 : length,
-					  .extents = &x };
+					  .extents = &x,
+					  .modify = invert,
+					  .user = model };
 		unsigned flags = req.flags;
 		bool outside = op != PL_FLUSH && (offset > BYTES || length > BYTES - offset);
 		int error;
 
-		if (op == PL_READ || op == PL_WRITE) {
+		if (op == PL_READ || op == PL_WRITE || op == PL_MODIFY) {
 			req.iov = &iov;
 			req.iovcnt = 1;
 		}
@@ -91,7 +108,7 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 			assert(error != 0);
 		if (error != 0)
 			continue;
-		if (op == PL_WRITE)
+		if (op == PL_WRITE || op == PL_MODIFY)
 			memcpy(model + offset, data, length);
 		else if (op == PL_ZERO || op == PL_TRIM) /* this disk's TRIM zeroes */
 			memset(model + offset, 0, length);

@@ -376,9 +376,9 @@ job_thread(void *arg)
 	return NULL;
 }
 
-struct job *
-batch_submit(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
-	     void *data)
+static struct job *
+job_start(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
+	  void *data, int (*modify)(struct pl_request *req))
 {
 	struct job *job = &b->jobs[b->count];
 
@@ -393,6 +393,7 @@ batch_submit(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset, ui
 		.length = length,
 		.iov = data != NULL ? &job->iov : NULL,
 		.iovcnt = data != NULL,
+		.modify = modify,
 		.on_done = job_done,
 		.user = job,
 	};
@@ -401,6 +402,20 @@ batch_submit(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset, ui
 	else
 		assert_eq(pthread_create(&job->thread, NULL, job_thread, job), 0);
 	return job;
+}
+
+struct job *
+batch_submit(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset, uint64_t length,
+	     void *data)
+{
+	return job_start(b, op, flags, offset, length, data, NULL);
+}
+
+struct job *
+batch_modify(struct batch *b, unsigned flags, uint64_t offset, uint64_t length, void *data,
+	     int (*modify)(struct pl_request *req))
+{
+	return job_start(b, PL_MODIFY, flags, offset, length, data, modify);
 }
 
 void

@@ -25,7 +25,7 @@
 /* ---- options --------------------------------------------------------------------- */
 
 /* A list of "key=value" words that ends with NULL. */
-#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define WORDS(...) ((const char *const[]){ __VA_ARGS__ __VA_OPT__(, ) NULL })
 
 struct pl_params *params_of(const char *const *words); /* pl_params_free() it */
 int try_export(const char *const *words, unsigned flags, struct pl_export **ex,
@@ -139,6 +139,8 @@ void batch_start(struct batch *b, struct fixture *f, unsigned max);
 /* data is kept by the caller until the batch is over. */
 struct job *batch_submit(struct batch *b, enum pl_op op, unsigned flags, uint64_t offset,
 			 uint64_t length, void *data);
+struct job *batch_modify(struct batch *b, unsigned flags, uint64_t offset, uint64_t length,
+			 void *data, int (*modify)(struct pl_request *req));
 /* Waits until at least so many of those submitted are answered. */
 void batch_wait(struct batch *b, unsigned answered);
 /* Waits for all and frees the jobs. */

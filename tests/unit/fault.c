@@ -1,5 +1,6 @@
 /* fault.c - the driver that makes things go wrong, and what the core then does. */
 #include "fixture.h"
+#include "platter-driver.h"
 #include "test.h"
 
 #include <errno.h>
@@ -74,13 +75,14 @@ try_kind(struct fixture *f, enum pl_op op)
 	case PL_TRIM: return try_trim(f, 0, 512, 0);
 	case PL_CACHE: return try_cache(f, 0, 512);
 	case PL_EXTENTS: return try_extents(f, 0, 512, &x);
+	case PL_MODIFY: break; /* no driver's */
 	}
 	return -EINVAL;
 }
 
 TEST(only_the_chosen_kind_of_operation_fails)
 {
-	static const char *const kinds[PL_OPS] = {
+	static const char *const kinds[PL_DRIVER_OPS] = {
 		[PL_READ] = "kind=read",       [PL_WRITE] = "kind=write", [PL_FLUSH] = "kind=flush",
 		[PL_ZERO] = "kind=zero",       [PL_TRIM] = "kind=trim",   [PL_CACHE] = "kind=cache",
 		[PL_EXTENTS] = "kind=extents",
@@ -88,12 +90,12 @@ TEST(only_the_chosen_kind_of_operation_fails)
 
 	for_each_loop_kind(kind)
 	{
-		for (unsigned chosen = 0; chosen < PL_OPS; chosen++) {
+		for (unsigned chosen = 0; chosen < PL_DRIVER_OPS; chosen++) {
 			struct fixture f;
 
 			printf("%s\n", kinds[chosen]);
 			fixture_open(&f, kind, OVER_MEMORY, kinds[chosen], "repeat=forever");
-			for (unsigned op = 0; op < PL_OPS; op++)
+			for (unsigned op = 0; op < PL_DRIVER_OPS; op++)
 				assert_eq(try_kind(&f, (enum pl_op)op), op == chosen ? -EIO : 0);
 			fixture_close(&f);
 		}
