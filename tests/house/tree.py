@@ -10,7 +10,7 @@ import tap
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # tests/ last: the others are the product.
-FOLDERS = ("core", "plugin", "server", "tools", "tests")
+FOLDERS = ("core", "plugin", "scsi-emu", "server", "tools", "tests")
 
 
 def c_files(folders=FOLDERS, endings=(".c", ".h")):

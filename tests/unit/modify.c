@@ -356,6 +356,7 @@ TEST(hundreds_in_flight_on_one_loop_are_all_done)
 	{
 		enum { COUNT = 300 };
 		uint64_t *data = test_alloc(COUNT * sizeof *data);
+		char byte = 1;
 		struct fixture f;
 		struct batch b;
 
@@ -364,7 +365,7 @@ TEST(hundreds_in_flight_on_one_loop_are_all_done)
 		batch_start(&b, &f, 2 * COUNT);
 		for (unsigned i = 0; i < COUNT; i++) {
 			batch_modify(&b, i % 9 == 0 ? PL_FUA : 0, 1000, 8, &data[i], increment);
-			batch_submit(&b, PL_WRITE, 0, 1008 + i, 1, &data[i]);
+			batch_submit(&b, PL_WRITE, 0, 1008 + i, 1, &byte);
 		}
 		batch_wait(&b, 2 * COUNT);
 		for (unsigned i = 0; i < 2 * COUNT; i++)
