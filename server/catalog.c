@@ -172,13 +172,13 @@ params_within(const struct pl_params *a, const struct pl_params *b, const char *
 	return true;
 }
 
-static bool
+bool
 params_same(const struct pl_params *a, const struct pl_params *b, const char *but)
 {
 	return params_within(a, b, but) && params_within(b, a, but);
 }
 
-static bool
+bool
 text_same(const char *a, const char *b)
 {
 	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
@@ -536,6 +536,12 @@ offer_failed(const struct offer *o)
 	return pl_export_failed(o->image->export);
 }
 
+struct pl_export *
+offer_export(const struct offer *o)
+{
+	return o->image->export;
+}
+
 /* ---- what is to be on offer ------------------------------------------------------ */
 
 static int
@@ -742,7 +748,10 @@ cut_retired(struct catalog *c, const char *name)
 		if (!im->retired || (strcmp(im->name, name) != 0 && !(im->directory && !*name)))
 			continue;
 		for (struct session *s = im->sessions; s != NULL; s = s->next) {
-			clients_order(s->client, CLIENT_CUT, "its export was retired");
+			if (s->client != NULL)
+				clients_order(s->client, CLIENT_CUT, "its export was retired");
+			else
+				s->cut(s);
 			found = true;
 		}
 	}
@@ -779,6 +788,71 @@ catalog_retire(struct catalog *c, const char *name, bool hard, struct pl_error *
 	if (o == NULL && !found)
 		return pl_error_say(err, -ENOENT, "there is no export \"%s\" to retire", name);
 	return 0;
+}
+
+/* ---- images that grow ------------------------------------------------------------ */
+
+/* Those that are open and on offer, each with a reference. NULL: no memory. */
+static struct image **
+take_open(struct catalog *c, const char *name, unsigned *count)
+{
+	struct image **list;
+	unsigned all = 0;
+
+	*count = 0;
+	pthread_mutex_lock(&c->lock);
+	for (const struct image *im = c->images; im != NULL; im = im->next)
+		all++;
+	list = calloc(all + 1, sizeof(struct image *));
+	for (struct image *im = c->images; im != NULL && list != NULL; im = im->next) {
+		if (im->export == NULL || im->retired ||
+		    (name != NULL && strcmp(im->name, name) != 0))
+			continue;
+		im->references++;
+		list[(*count)++] = im;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return list;
+}
+
+static int
+grow(const struct image *im, struct pl_error *err)
+{
+	struct pl_error why;
+	bool grown = false;
+	int error = pl_export_grow(im->export, &grown, &why);
+
+	if (grown)
+		log_info("export \"%s\": it has %llu bytes now", im->name,
+			 (unsigned long long)pl_export_geometry(im->export)->size);
+	return error == 0 ? 0 : pl_error_say(err, error, "export \"%s\": %s", im->name, why.text);
+}
+
+int
+catalog_grow(struct catalog *c, const char *name, struct pl_error *err)
+{
+	struct pl_error why;
+	unsigned count;
+	struct image **list = take_open(c, name, &count);
+	int error = 0;
+
+	if (list == NULL)
+		return pl_error_set(err, -ENOMEM, "exports that have grown");
+	if (count == 0 && name != NULL)
+		error = pl_error_say(err, -ENOENT, "there is no export \"%s\" that is open", name);
+	for (unsigned i = 0; i < count; i++) {
+		int failed = grow(list[i], &why);
+
+		if (failed != 0 && name != NULL)
+			error = pl_error_say(err, failed, "%s", why.text);
+		else if (failed != 0 && failed != -EOPNOTSUPP)
+			log_warn("%s", why.text);
+		pthread_mutex_lock(&c->lock);
+		image_put(c, list[i]);
+		pthread_mutex_unlock(&c->lock);
+	}
+	free(list);
+	return error;
 }
 
 /* ---- what a peer may have -------------------------------------------------------- */
@@ -1081,17 +1155,16 @@ session_unlink(struct session *s, struct image *im)
 	im->session_count--;
 }
 
-int
-session_begin(struct session *s, struct offer *o, struct worker *worker, struct client *client,
-	      struct pl_error *err)
+static int
+begin(struct session *s, struct offer *o, struct pl_error *err)
 {
+	struct worker *worker = s->worker;
 	struct catalog *c = o->catalog;
 	struct image *im = o->image;
 	struct usage *use = &im->on[worker->index];
 	int error;
 
 	assert(im->export != NULL && worker->index < c->workers);
-	*s = (struct session){ .offer = o, .worker = worker, .client = client };
 	pthread_mutex_lock(&c->lock);
 	error = check_session(o, err);
 	if (error == 0)
@@ -1115,6 +1188,28 @@ session_begin(struct session *s, struct offer *o, struct worker *worker, struct 
 	s->size = pl_export_geometry(im->export)->size;
 	s->preferred = pl_export_geometry(im->export)->preferred;
 	return 0;
+}
+
+int
+session_begin(struct session *s, struct offer *o, struct worker *worker, struct client *client,
+	      struct pl_error *err)
+{
+	*s = (struct session){ .offer = o, .worker = worker, .client = client };
+	return begin(s, o, err);
+}
+
+int
+session_begin_alone(struct session *s, struct offer *o, struct worker *worker,
+		    void (*cut)(struct session *s), struct pl_error *err)
+{
+	*s = (struct session){ .offer = o, .worker = worker, .cut = cut };
+	return begin(s, o, err);
+}
+
+bool
+session_is_of(const struct session *s, const struct offer *offer)
+{
+	return s->offer->image == offer->image;
 }
 
 void

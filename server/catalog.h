@@ -42,6 +42,11 @@ struct offer_settings {
 	const struct pl_params *params;
 };
 
+/* Whether they are the same text, or both NULL. */
+bool text_same(const char *a, const char *b);
+/* Whether they have the same pairs, in any order; `but` (or NULL) is not looked at. */
+bool params_same(const struct pl_params *a, const struct pl_params *b, const char *but);
+
 int catalog_new(struct catalog **catalog, unsigned workers, struct pl_error *err);
 void catalog_free(struct catalog *catalog); /* no session may be left */
 
@@ -60,6 +65,11 @@ int catalog_apply(struct catalog *catalog, const struct offer_settings *settings
 /* Hides it; hard: its sessions are cut, too, also those of one that was retired before. Errors:
  * -ENOENT. */
 int catalog_retire(struct catalog *catalog, const char *name, bool hard, struct pl_error *err);
+
+/* Looks whether images that are open have grown (name: only that export's; NULL: all), and makes
+ * their exports larger: sessions that begin from now on see it. Errors: -ENOENT (no such export is
+ * open), of the one that was named: what pl_export_grow() says; of all, those are logged. */
+int catalog_grow(struct catalog *catalog, const char *name, struct pl_error *err);
 
 /* What `peer` may have, in the order of the configuration; for LIST. A directory's images
  * included, by name: may block a little. Called without the lock. description: never NULL.
@@ -86,8 +96,10 @@ const char *offer_description(const struct offer *offer);
 const struct pl_geometry *offer_geometry(const struct offer *offer);
 unsigned offer_capabilities(struct offer *offer);
 bool offer_failed(const struct offer *offer); /* pl_export_failed() */
+struct pl_export *offer_export(const struct offer *offer);
 
-/* A connection's use of an export, from GO until its last request is done. */
+/* A connection's use of an export, from GO until its last request is done; or a logical unit's,
+ * for as long as there is the unit. */
 struct session {
 	struct offer *offer;
 	struct pl_channel *channel;
@@ -99,6 +111,7 @@ struct session {
 	/* The catalog's. */
 	struct worker *worker;
 	struct client *client;
+	void (*cut)(struct session *s);
 	struct session *prev, *next;
 };
 
@@ -109,7 +122,14 @@ struct session {
  */
 int session_begin(struct session *s, struct offer *offer, struct worker *worker,
 		  struct client *client, struct pl_error *err);
+/* The same for one that is no client's: a logical unit's. Where a client would be cut, cut(s) is
+ * called: under the lock, so be short, on the thread of catalog_retire(); perhaps again and again,
+ * until the session ends. */
+int session_begin_alone(struct session *s, struct offer *offer, struct worker *worker,
+			void (*cut)(struct session *s), struct pl_error *err);
 void session_end(struct session *s); /* no request may be left */
+/* Whether a session of offer, begun now, would be on the same device. */
+bool session_is_of(const struct session *s, const struct offer *offer);
 
 /* For the control socket: what there is, with counters summed over workers. */
 struct offer_state {

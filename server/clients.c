@@ -184,6 +184,8 @@ client_free(struct client *c)
 {
 	peer_clear(&c->peer);
 	free(c->export);
+	free(c->target);
+	free(c->initiator);
 	free(c);
 }
 
@@ -207,16 +209,30 @@ clients_leave(struct client *c)
 
 /* ---- what is known of them ------------------------------------------------------- */
 
+/* A text that others read under the lock. NULL: none, and also when there is no memory. */
+static void
+set_text(struct client *c, char **at, const char *text)
+{
+	char *copy = text != NULL ? strdup(text) : NULL, *old;
+
+	pthread_mutex_lock(&c->all->lock);
+	old = *at;
+	*at = copy;
+	pthread_mutex_unlock(&c->all->lock);
+	free(old);
+}
+
 void
 clients_chose(struct client *c, const char *export_name)
 {
-	char *name = strdup(export_name), *old;
+	set_text(c, &c->export, export_name);
+}
 
-	pthread_mutex_lock(&c->all->lock);
-	old = c->export;
-	c->export = name;
-	pthread_mutex_unlock(&c->all->lock);
-	free(old);
+void
+clients_logged_in(struct client *c, const char *target, const char *initiator)
+{
+	set_text(c, &c->target, target);
+	set_text(c, &c->initiator, initiator);
 }
 
 void
@@ -293,6 +309,19 @@ clients_serve(struct client *c, struct worker *worker, void (*ordered)(struct cl
 	if (c->order != CLIENT_GO_ON)
 		post(c);
 	pthread_mutex_unlock(&c->all->lock);
+}
+
+bool
+clients_unserve(struct client *c)
+{
+	bool quiet;
+
+	pthread_mutex_lock(&c->all->lock);
+	quiet = !c->order_posted;
+	if (quiet)
+		c->worker = NULL;
+	pthread_mutex_unlock(&c->all->lock);
+	return quiet;
 }
 
 /* Under the lock. */

@@ -24,8 +24,9 @@ struct client {
 	struct clients *all;
 	uint64_t id;      /* from 1, never used again */
 	struct peer peer; /* its TLS part may change: read it under the lock, or as its worker */
-	struct timespec since; /* CLOCK_REALTIME */
-	char *export;          /* its name, once chosen; under the lock */
+	struct timespec since;    /* CLOCK_REALTIME */
+	char *export;             /* its name, once chosen; under the lock */
+	char *target, *initiator; /* of iSCSI, once logged in; under the lock */
 
 	/* Written by the worker's thread, read by any: __atomic, relaxed. */
 	unsigned phase;
@@ -66,10 +67,16 @@ int clients_admit(struct clients *clients, int fd, struct client **client, struc
 void clients_serve(struct client *client, struct worker *worker,
 		   void (*ordered)(struct client *client), void *conn);
 
+/* On the worker's thread: it moves to another worker; orders wait for clients_serve() there. false:
+ * one is on its way here, and comes first. */
+bool clients_unserve(struct client *client);
+
 /* On the worker's thread: the client is known by its export, or by its TLS identity, now.
  * Both are copied or moved under the lock. */
 void clients_chose(struct client *client, const char *export_name);
 void clients_identified(struct client *client, struct peer *from); /* moves the TLS part */
+/* By its iSCSI names; target: NULL: discovery. */
+void clients_logged_in(struct client *client, const char *target, const char *initiator);
 
 /* On the worker's thread (or before it was handed over to one), after its last request, its
  * session and its socket: client is gone, ordered() comes no more. */

@@ -14,6 +14,8 @@
 enum action {
 	DO_LISTEN,
 	DO_EXPORT,
+	DO_TARGET,
+	DO_UNIT,
 	DO_IMAGE, /* tell the image on the command line */
 	DO_CONFIG,
 	DO_CHECK,
@@ -29,6 +31,11 @@ static const struct pl_option cmdline_options[] = {
 	{ "tcp", PL_OPT_STRING, DO_LISTEN, "[HOST:]PORT", NULL, false,
 	  "as these two (without any: localhost:10809)" },
 	{ "vsock", PL_OPT_STRING, DO_LISTEN, "[CID:]PORT", NULL, false, "for virtual machines" },
+	{ "iscsi", PL_OPT_STRING, DO_LISTEN, "[HOST:]PORT", NULL, false,
+	  "by iSCSI: exports are LUNs 0, 1, ..." },
+	{ "target", PL_OPT_STRING, DO_TARGET, "NAME", NULL, false, "the iSCSI name of that" },
+	{ "scsi", PL_OPT_STRING, DO_UNIT, "KEY=VALUE,...", NULL, false,
+	  "what these LUNs are like; see --help=lun" },
 	{ "export", PL_OPT_STRING, DO_EXPORT, "name=N,path=P,...", NULL, false,
 	  "serve this, too; may be repeated" },
 	{ "cache", PL_OPT_STRING, DO_IMAGE, "MODE", NULL, false,
@@ -43,8 +50,8 @@ static const struct pl_option cmdline_options[] = {
 	{ "inetd", PL_OPT_BOOL, DO_INETD, "", NULL, false, "serve standard input and output" },
 	{ "foreground", PL_OPT_BOOL, DO_FOREGROUND, "", NULL, false,
 	  "stay there; log to standard error" },
-	{ "help", PL_OPT_BOOL, DO_HELP, "[=export|=listener]", NULL, false,
-	  "this, or the keys of an export" },
+	{ "help", PL_OPT_BOOL, DO_HELP, "[=export|=listener|=target|=lun]", NULL, false,
+	  "this, or what there is of keys" },
 	{ "version", PL_OPT_BOOL, DO_VERSION, "", NULL, false, "show it" },
 	PL_OPTION_END,
 };
@@ -92,6 +99,8 @@ take(struct parser *p, const struct pl_option *o, const char *arg, const char *v
 	switch ((enum action)o->at) {
 	case DO_LISTEN: return config_add_listener(p->config, arg, o->name, value, err);
 	case DO_EXPORT: return config_add_export(p->config, arg, value, err);
+	case DO_TARGET: return config_set_target(p->config, arg, value, err);
+	case DO_UNIT: return config_set_unit(p->config, arg, value, err);
 	case DO_IMAGE:
 		return pl_params_add(p->image, o->name, o->type == PL_OPT_BOOL ? "on" : value, err);
 	case DO_CONFIG: return set_once(&c->config, arg, value, err);
@@ -263,7 +272,7 @@ int
 cmdline_help(const char *topic, struct pl_error *err)
 {
 	if (*topic == '\0') {
-		puts("platterd [OPTION...] [IMAGE]     Serves disks over NBD; see platterd(8).");
+		puts("platterd [OPTION...] [IMAGE]     Serves disks; see platterd(8).");
 		show(pl_option_rows(cmdline_options, "  --", " "));
 		puts("and, also in section [server] of platter.conf:");
 		show(pl_option_rows(server_options, "  --", " "));
@@ -275,10 +284,18 @@ cmdline_help(const char *topic, struct pl_error *err)
 	} else if (strcmp(topic, "listener") == 0) {
 		puts("Keys of a section [listener NAME]:");
 		show(pl_option_rows(listener_options, "    ", "="));
+	} else if (strcmp(topic, "target") == 0) {
+		puts("Keys of a section [target NAME]:");
+		show(pl_option_rows(target_options, "    ", "="));
+	} else if (strcmp(topic, "lun") == 0) {
+		puts("Keys behind lun.N = EXPORT of a section [target NAME]:");
+		show(pl_option_rows(lun_options, "    ", "="));
+		puts("and those of --scsi, see platter-scsi(7):");
+		show(pl_option_rows(scsi_unit_options, "    ", "="));
 	} else {
 		return pl_error_say(err, -EINVAL,
-				    "--help=%s: there are --help, --help=export and "
-				    "--help=listener",
+				    "--help=%s: there are --help, --help=export, --help=listener, "
+				    "--help=target and --help=lun",
 				    topic);
 	}
 	return 0;

@@ -8,6 +8,7 @@
 #define CONFIG_H
 
 #include "catalog.h"
+#include "iscsi/targets.h"
 #include "listener.h"
 #include "platter.h"
 
@@ -16,6 +17,7 @@ struct server_settings {
 	/* filled by config.c's table; all strings point into the config */
 	const char *user, *group, *pidfile, *control, *metrics;
 	const char *tls_certificates, *tls_psk;
+	const char *state; /* directory of what iSCSI keeps; NULL: see state_place() */
 	const char *reach; /* directories, separated by ':', that a reload may open images in */
 	int tls;           /* enum tls_policy */
 	bool tls_verify_peer, list, sandbox, poll;
@@ -30,6 +32,8 @@ struct config {
 	unsigned export_count;
 	struct listener_settings *listeners;
 	unsigned listener_count;
+	struct target_settings *targets;
+	unsigned target_count;
 	struct config_memory *memory; /* what all strings and params above point into */
 };
 
@@ -50,12 +54,21 @@ int config_add_export(struct config *config, const char *where, const char *text
 		      struct pl_error *err);
 int config_add_listener(struct config *config, const char *where, const char *kind,
 			const char *value, struct pl_error *err);
+/* --target: the name of the target that --iscsi stands for; --scsi: options of its units. */
+int config_set_target(struct config *config, const char *where, const char *name,
+		      struct pl_error *err);
+int config_set_unit(struct config *config, const char *where, const char *text,
+		    struct pl_error *err);
 /* Everything together: names unique, TLS policy has credentials, ... and defaults filled in. */
 int config_finish(struct config *config, struct pl_error *err);
+
+/* Says in the log what of a fresh one takes effect at the next start only. now: of the start. */
+void config_report_waiting(const struct config *now, const struct config *fresh);
 
 /* Where a key of section [server] was given: FILE:LINE or its option. */
 const char *config_place(const struct config *config, const char *key);
 
-extern const struct pl_option server_options[], export_options[], listener_options[];
+extern const struct pl_option server_options[], export_options[], listener_options[],
+	target_options[], lun_options[];
 
 #endif

@@ -392,7 +392,7 @@ run_exports(struct control_call *call)
 	json_t *list = json_array();
 	struct snapshot s;
 
-	if (snapshot_take(&s, control->settings.catalog, NULL) != 0) {
+	if (snapshot_take(&s, control->settings.catalog, NULL, NULL) != 0) {
 		json_decref(list);
 		return NULL;
 	}
@@ -410,6 +410,8 @@ connection_json(const struct connection_state *c)
 		{ "id", UINT64, AT(id) },
 		{ "peer", TEXT, AT(peer) },
 		{ "export", TEXT, AT(export) },
+		{ "target", TEXT, AT(target) },
+		{ "initiator", TEXT, AT(initiator) },
 		{ "tls", YES_NO, AT(tls) },
 		{ "subject", TEXT, AT(subject) },
 		{ "fingerprint", TEXT, AT(fingerprint) },
@@ -436,7 +438,7 @@ run_connections(struct control_call *call)
 	json_t *list = json_array();
 	struct snapshot s;
 
-	if (snapshot_take(&s, NULL, call->control->settings.clients) != 0) {
+	if (snapshot_take(&s, NULL, NULL, call->control->settings.clients) != 0) {
 		json_decref(list);
 		return NULL;
 	}
@@ -447,11 +449,63 @@ run_connections(struct control_call *call)
 }
 
 static json_t *
+target_json(const struct target_state *t)
+{
+#define AT(member) offsetof(struct target_state, member)
+	static const struct field fields[] = {
+		{ "name", TEXT, AT(name) },
+		{ "worker", UINT32, AT(worker) },
+		{ "sessions", UINT32, AT(sessions) },
+		{ "chap", YES_NO, AT(chap) },
+		{ NULL, 0, 0 },
+	};
+#undef AT
+#define AT(member) offsetof(struct lun_state, member)
+	static const struct field lun_fields[] = {
+		{ "lun", UINT32, AT(lun) },
+		{ "export", TEXT, AT(export) },
+		{ "up", YES_NO, AT(up) },
+		{ "error", TEXT, AT(error) },
+		{ NULL, 0, 0 },
+	};
+#undef AT
+	json_t *luns = json_array();
+
+	for (unsigned i = 0; i < t->lun_count; i++)
+		luns = append(luns, fields_json(lun_fields, &t->luns[i]));
+	return with(fields_json(fields, t), "luns", luns);
+}
+
+static json_t *
+run_targets(struct control_call *call)
+{
+	json_t *list = json_array();
+	struct snapshot s;
+
+	if (snapshot_take(&s, NULL, call->control->settings.targets, NULL) != 0) {
+		json_decref(list);
+		return NULL;
+	}
+	for (size_t i = 0; i < s.target_count; i++)
+		list = append(list, target_json(&s.targets[i]));
+	snapshot_free(&s);
+	return with(json_object(), "targets", list);
+}
+
+static struct metrics_sources
+metrics_sources(const struct control *control)
+{
+	return (struct metrics_sources){ .catalog = control->settings.catalog,
+					 .targets = control->settings.targets,
+					 .clients = control->settings.clients,
+					 .started = control->started };
+}
+
+static json_t *
 run_metrics(struct control_call *call)
 {
-	struct control *control = call->control;
-	char *page = metrics_page(control->settings.catalog, control->settings.clients,
-				  control->started);
+	const struct metrics_sources sources = metrics_sources(call->control);
+	char *page = metrics_page(&sources);
 	json_t *answer = page != NULL ? json_pack("{s:s}", "metrics", page) : NULL;
 
 	free(page);
@@ -464,6 +518,15 @@ run_reload(struct control_call *call)
 	const struct control_settings *s = &call->control->settings;
 
 	return s->reload(s->user, &call->err) == 0 ? done(call) : NULL;
+}
+
+static json_t *
+run_resize(struct control_call *call)
+{
+	const struct control_settings *s = &call->control->settings;
+	const char *name = json_string_value(json_object_get(call->request, "export"));
+
+	return s->resize(s->user, name, &call->err) == 0 ? done(call) : NULL;
 }
 
 static json_t *
@@ -504,8 +567,13 @@ const struct control_command control_commands[] = {
 	  .arguments = { { "histograms", CONTROL_BOOL, false } },
 	  .run = run_exports },
 	{ .name = "connections", .help = "connections and their peers", .run = run_connections },
+	{ .name = "targets", .help = "iSCSI targets and their LUNs", .run = run_targets },
 	{ .name = "metrics", .help = "the page of metrics as text", .run = run_metrics },
 	{ .name = "reload", .help = "read the configuration again", .run = run_reload },
+	{ .name = "resize",
+	  .help = "look whether the image of an export has grown",
+	  .arguments = { { "export", CONTROL_TEXT, true } },
+	  .run = run_resize },
 	{ .name = "retire",
 	  .help = "take an export from the offer; hard: cut those who use it, too",
 	  .arguments = { { "export", CONTROL_TEXT, true }, { "hard", CONTROL_BOOL, false } },
@@ -892,11 +960,11 @@ int
 control_start(struct control *control, struct pl_error *err)
 {
 	const struct control_settings *s = &control->settings;
+	const struct metrics_sources sources = metrics_sources(control);
 	int error = 0;
 
 	if (control->metrics_listeners != NULL)
-		error = metrics_new(&control->metrics, s->loop, s->catalog, s->clients,
-				    control->started, err);
+		error = metrics_new(&control->metrics, s->loop, &sources, err);
 	if (error == 0)
 		pl_loop_post(s->loop, &control->begin_work);
 	return error;

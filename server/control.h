@@ -12,6 +12,7 @@
 struct catalog;
 struct clients;
 struct control;
+struct targets;
 
 /* A request longer than this is refused. */
 #define CONTROL_LINE_MAX 65536
@@ -19,9 +20,11 @@ struct control;
 struct control_settings {
 	struct pl_loop *loop;
 	struct catalog *catalog;
+	struct targets *targets; /* or NULL */
 	struct clients *clients;
 	/* Errors come back to whoever asked. */
 	int (*reload)(void *user, struct pl_error *err);
+	int (*resize)(void *user, const char *export, struct pl_error *err);
 	void (*stop)(void *user);
 	void *user;
 };

@@ -101,7 +101,7 @@ static int
 listener_append(struct listener **list, enum listener_kind kind, int fd, char *place,
 		struct listener **made, struct pl_error *err)
 {
-	static const char *const kinds[] = { "unix", "tcp", "vsock" };
+	static const char *const kinds[] = { "unix", "tcp", "vsock", "iscsi" };
 	struct listener *l = calloc(1, sizeof *l);
 
 	if (l == NULL || place == NULL || asprintf(&l->text, "%s %s", kinds[kind], place) == -1) {
@@ -350,8 +350,8 @@ seen_before(const struct addrinfo *all, const struct addrinfo *info)
  * Errors: that of the first failure; *opened may be more than none all the same.
  */
 static int
-open_addresses(const struct addrinfo *all, unsigned port, const char *host, struct listener **list,
-	       unsigned *opened, struct pl_error *err)
+open_addresses(enum listener_kind kind, const struct addrinfo *all, unsigned port, const char *host,
+	       struct listener **list, unsigned *opened, struct pl_error *err)
 {
 	int error = 0;
 
@@ -387,8 +387,7 @@ open_addresses(const struct addrinfo *all, unsigned port, const char *host, stru
 		}
 		port = bound_port(fd);
 		tcp_options(fd);
-		failed = listener_append(list, LISTENER_TCP, fd, tcp_place(host, info, port), NULL,
-					 err);
+		failed = listener_append(list, kind, fd, tcp_place(host, info, port), NULL, err);
 		if (failed != 0)
 			return failed;
 		++*opened;
@@ -442,7 +441,7 @@ open_tcp(const struct listener_settings *s, struct listener **list, struct pl_er
 	}
 	do {
 		drop_after(list, last);
-		error = open_addresses(all, (unsigned)port, host, list, &opened, &why);
+		error = open_addresses(s->kind, all, (unsigned)port, host, list, &opened, &why);
 	} while (error == -EADDRINUSE && port == 0 && --tries > 0);
 	if (error != 0) {
 		drop_after(list, last);
@@ -536,7 +535,8 @@ listener_check(const struct listener_settings *s, struct pl_error *err)
 
 	switch ((enum listener_kind)s->kind) {
 	case LISTENER_UNIX: return check_unix(s, err);
-	case LISTENER_TCP: error = parse_tcp(s, &text, &host, &port, err); break;
+	case LISTENER_TCP:
+	case LISTENER_ISCSI: error = parse_tcp(s, &text, &host, &port, err); break;
 	case LISTENER_VSOCK: error = parse_vsock(s, &cid, &port, err); break;
 	}
 	free(text);
@@ -551,6 +551,7 @@ listener_open(const struct listener_settings *s, struct listener **list, struct 
 		[LISTENER_UNIX] = open_unix,
 		[LISTENER_TCP] = open_tcp,
 		[LISTENER_VSOCK] = open_vsock,
+		[LISTENER_ISCSI] = open_tcp,
 	};
 
 	int error = opens[s->kind](s, list, err);
@@ -669,6 +670,14 @@ listener_uri(const struct listener *l, bool tls, const char *export_name)
 		}
 	}
 	return uri;
+}
+
+char *
+listener_iscsi_uri(const struct listener *l, const char *target, unsigned lun)
+{
+	char *uri;
+
+	return asprintf(&uri, "iscsi://%s/%s/%u", l->place, target, lun) == -1 ? NULL : uri;
 }
 
 /* ---- accepting ------------------------------------------------------------------- */

@@ -6,11 +6,11 @@
 
 #include "platter.h"
 
-enum listener_kind { LISTENER_UNIX, LISTENER_TCP, LISTENER_VSOCK };
+enum listener_kind { LISTENER_UNIX, LISTENER_TCP, LISTENER_VSOCK, LISTENER_ISCSI };
 
 struct listener_settings {
 	int kind;          /* enum listener_kind */
-	const char *value; /* unix: PATH; tcp: [HOST:]PORT; vsock: [CID:]PORT */
+	const char *value; /* unix: PATH; tcp, iscsi: [HOST:]PORT; vsock: [CID:]PORT */
 	const char *where; /* for messages */
 	uint64_t mode;     /* unix: permissions of the socket file */
 };
@@ -39,6 +39,8 @@ struct listener *listener_next(const struct listener *l);
 /* "nbd://localhost:10809", "nbd+unix:///?socket=/run/x", "nbd+vsock://3:10809"; nbds with tls.
  * The caller frees it. NULL: no memory. */
 char *listener_uri(const struct listener *l, bool tls, const char *export_name);
+/* The same of iSCSI: "iscsi://localhost:3260/IQN/LUN". */
+char *listener_iscsi_uri(const struct listener *l, const char *target, unsigned lun);
 
 /* Accepts on the loop until listener_stop(). Sockets come close-on-exec, with TCP_NODELAY and
  * keep-alive set. Lack of descriptors is waited out and logged once. */

@@ -16,11 +16,13 @@
 #include "clients.h"
 #include "cmdline.h"
 #include "control.h"
+#include "iscsi/state.h"
 #include "privsep.h"
 #include "process.h"
 #include "reach.h"
 #include "stats.h"
 #include "stream-tls.h"
+#include "uris.h"
 #include "worker.h"
 
 #include <errno.h>
@@ -52,9 +54,12 @@ static struct server {
 	struct worker_settings *settings; /* of now */
 
 	struct pl_loop *loop;
-	struct listener *listeners;
+	struct listener *listeners, *iscsi_listeners;
 	struct control *control;
 	struct catalog *catalog;
+	struct targets *targets; /* NULL: no iSCSI */
+	char *state;             /* directory, or NULL */
+	int state_claim;         /* open until the end */
 	struct clients *clients;
 	struct workers *workers;
 	struct tls_credentials *credentials; /* until workers have them */
@@ -170,8 +175,9 @@ stop(void *user)
 	signal(SIGALRM, end_hard);
 	alarm(STOP_SECONDS);
 	sd_notify(0, "STOPPING=1\nSTATUS=Clients finish what is in flight");
-	server.busy++;
+	server.busy += 2;
 	listeners_stop(server.listeners, part_over, NULL);
+	listeners_stop(server.iscsi_listeners, part_over, NULL);
 	if (server.control != NULL) {
 		server.busy++;
 		control_stop(server.control, part_over, NULL);
@@ -203,6 +209,7 @@ worker_settings(const struct config *config)
 	if (s != NULL)
 		*s = (struct worker_settings){
 			.catalog = server.catalog,
+			.targets = server.targets,
 			.memory = config->server.memory,
 			.handshake_timeout = config->server.handshake_timeout,
 			.depth = (unsigned)config->server.depth,
@@ -243,77 +250,16 @@ load_credentials(const struct config *config, struct tls_credentials **out, stru
 
 /* ---- reload ---------------------------------------------------------------------- */
 
-/* Keys of [server] that mean something to a server that runs. */
-static const char *const live_keys[] = {
-	"depth",
-	"handshake-timeout",
-	"list",
-	"max-connections",
-	"tls",
-	"max-connections-per-host",
-	"tls-certificates",
-	"tls-psk",
-	"tls-verify-peer",
-};
-
-static bool
-is_live(const char *key)
-{
-	for (unsigned i = 0; i < sizeof live_keys / sizeof *live_keys; i++) {
-		if (strcmp(live_keys[i], key) == 0)
-			return true;
-	}
-	return false;
-}
-
-static bool
-same_text(const char *a, const char *b)
-{
-	return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
-static bool
-same_value(const struct pl_option *o, const void *a, const void *b)
-{
-	const void *in_a = (const char *)a + o->at, *in_b = (const char *)b + o->at;
-
-	switch (o->type) {
-	case PL_OPT_STRING: return same_text(*(char *const *)in_a, *(char *const *)in_b);
-	case PL_OPT_BOOL: return *(const bool *)in_a == *(const bool *)in_b;
-	case PL_OPT_ENUM: return *(const int *)in_a == *(const int *)in_b;
-	default: return *(const uint64_t *)in_a == *(const uint64_t *)in_b;
-	}
-}
-
-static bool
-same_listeners(const struct config *a, const struct config *b)
-{
-	bool same = a->listener_count == b->listener_count;
-
-	for (unsigned i = 0; same && i < a->listener_count; i++) {
-		same = a->listeners[i].kind == b->listeners[i].kind &&
-		       a->listeners[i].mode == b->listeners[i].mode &&
-		       same_text(a->listeners[i].value, b->listeners[i].value);
-	}
-	return same;
-}
-
-/* Says what of the new configuration has to wait. */
-static void
-report_waiting(const struct config *fresh)
-{
-	for (const struct pl_option *o = server_options; o->name != NULL; o++) {
-		if (!is_live(o->name) && !same_value(o, &server.config->server, &fresh->server))
-			log_warn("reload: %s: takes effect at the next start", o->name);
-	}
-	if (!same_listeners(server.config, fresh))
-		log_warn("reload: listeners: take effect at the next start");
-}
-
 static void
 use_settings(struct worker *w, void *user)
 {
 	w->settings = user;
+}
+
+static int
+plan_targets(const struct config *config, struct targets_plan **plan, struct pl_error *err)
+{
+	return targets_plan(server.targets, config->targets, config->target_count, plan, err);
 }
 
 /* All that can be refused comes first. */
@@ -321,29 +267,36 @@ static int
 apply(const struct config *fresh, struct pl_error *err)
 {
 	struct worker_settings *settings = worker_settings(fresh), *old = server.settings;
-	struct tls_credentials *credentials;
-	unsigned opened;
+	struct tls_credentials *credentials = NULL;
+	struct targets_plan *plan = NULL;
+	unsigned opened, missing;
 	int error;
 
 	if (settings == NULL)
 		return pl_error_set(err, -ENOMEM, "settings");
 	error = load_credentials(fresh, &credentials, err);
-	if (error == 0) {
+	if (error == 0 && server.targets != NULL)
+		error = plan_targets(fresh, &plan, err);
+	if (error == 0 && plan != NULL)
+		error = targets_plan_load(server.targets, plan, err);
+	if (error == 0)
 		error = catalog_apply(server.catalog, fresh->exports, fresh->export_count, &opened,
 				      err);
-		if (error != 0)
-			tls_credentials_put(credentials);
-	}
 	if (error != 0) {
+		targets_plan_free(plan);
+		tls_credentials_put(credentials);
 		free(settings);
 		return error;
 	}
+	catalog_grow(server.catalog, NULL, NULL);
+	if (plan != NULL)
+		error = targets_apply(server.targets, server.workers, plan, &opened, &missing, err);
 	workers_secure(server.workers, credentials);
 	clients_limit(server.clients, clients_limits(fresh));
 	workers_each(server.workers, use_settings, settings);
 	server.settings = settings;
 	free(old);
-	return 0;
+	return error;
 }
 
 static int
@@ -361,13 +314,24 @@ reload(void *user, struct pl_error *err)
 	if (error == 0)
 		error = apply(fresh, err);
 	if (error == 0) {
-		report_waiting(fresh);
+		config_report_waiting(server.config, fresh);
 		log_info("reload: %u exports", fresh->export_count);
 	} else {
 		log_error("reload: nothing is changed: %s", err->text);
 	}
 	config_free(fresh);
 	sd_notify(0, "READY=1");
+	return error;
+}
+
+static int
+resize(void *user, const char *export, struct pl_error *err)
+{
+	int error = catalog_grow(server.catalog, export, err);
+
+	(void)user;
+	if (error == 0 && server.targets != NULL)
+		targets_resize(server.targets, server.workers);
 	return error;
 }
 
@@ -462,13 +426,13 @@ log_refused(const char *why)
 }
 
 static void
-serve(int fd, int send_fd)
+serve(int fd, int send_fd, enum worker_protocol protocol)
 {
 	struct client *client;
 	struct pl_error err;
 
 	if (clients_admit(server.clients, fd, &client, &err) == 0) {
-		workers_take(server.workers, client, fd, send_fd);
+		workers_take(server.workers, client, fd, send_fd, protocol);
 		return;
 	}
 	log_refused(err.text);
@@ -484,7 +448,17 @@ accepted(void *user, int fd)
 	if (server.stopping)
 		close(fd);
 	else
-		serve(fd, fd);
+		serve(fd, fd, PROTOCOL_NBD);
+}
+
+static void
+iscsi_accepted(void *user, int fd)
+{
+	(void)user;
+	if (server.stopping)
+		close(fd);
+	else
+		serve(fd, fd, PROTOCOL_ISCSI);
 }
 
 /* ---- the start ------------------------------------------------------------------- */
@@ -554,9 +528,14 @@ open_listeners(struct pl_error *err)
 	unsigned adopted;
 	int error = listener_adopt(&server.listeners, &adopted, err);
 
-	for (unsigned i = 0; error == 0 && i < config->listener_count; i++)
-		error = listener_open(&config->listeners[i], &server.listeners, err);
-	if (error != 0 || server.listeners != NULL || server.cmdline.inetd)
+	for (unsigned i = 0; error == 0 && i < config->listener_count; i++) {
+		bool iscsi = config->listeners[i].kind == LISTENER_ISCSI;
+
+		error = listener_open(&config->listeners[i],
+				      iscsi ? &server.iscsi_listeners : &server.listeners, err);
+	}
+	if (error != 0 || server.listeners != NULL || server.iscsi_listeners != NULL ||
+	    server.cmdline.inetd)
 		return error;
 	if (server.cmdline.run != NULL)
 		by_itself = (struct listener_settings){ .kind = LISTENER_UNIX,
@@ -573,8 +552,10 @@ open_control(struct pl_error *err)
 	const struct control_settings settings = {
 		.loop = server.loop,
 		.catalog = server.catalog,
+		.targets = server.targets,
 		.clients = server.clients,
 		.reload = reload,
+		.resize = resize,
 		.stop = stop,
 	};
 
@@ -604,11 +585,57 @@ open_exports(struct pl_error *err)
 	return 0;
 }
 
+/* What can be refused, with what only the one who starts the server may read. */
+static int
+open_targets(struct targets_plan **plan, struct pl_error *err)
+{
+	const struct config *config = server.config;
+	const struct privsep_settings who = { .user = config->server.user,
+					      .group = config->server.group };
+	uid_t user;
+	gid_t group;
+	int error;
+
+	*plan = NULL;
+	if (config->target_count == 0)
+		return 0;
+	error = state_place(config->server.state, server.cmdline.config, config->exports[0].params,
+			    &server.state, err);
+	if (error == 0)
+		error = privsep_identity(&who, &user, &group, err);
+	if (error == 0 && server.state != NULL)
+		error = state_make(server.state, user, group, err);
+	if (error == 0 && server.state != NULL)
+		error = state_claim(server.state, &server.state_claim, err);
+	if (error == 0)
+		error = targets_new(&server.targets, server.catalog, server.state, err);
+	return error != 0 ? error : plan_targets(config, plan, err);
+}
+
 /* ---- giving up ------------------------------------------------------------------- */
+
+/* As with exports: all LUNs of the command line, of a file's one. Takes plan over. */
+static int
+start_targets(struct targets_plan *plan, struct pl_error *err)
+{
+	unsigned up, missing;
+	int error = targets_plan_load(server.targets, plan, err);
+
+	if (error != 0) {
+		targets_plan_free(plan);
+		return error;
+	}
+	error = targets_apply(server.targets, server.workers, plan, &up, &missing, err);
+	if (error == 0 && (up == 0 || (server.cmdline.config == NULL && missing > 0)))
+		return up + missing == 1 ? pl_error_say(err, -EIO, "%s", "") /* it has been said */
+					 : pl_error_say(err, -EIO, "%u of %u LUNs could be made",
+							up, up + missing);
+	return error;
+}
 
 /* Between the two, threads and rings are made. */
 static int
-drop_and_start_workers(struct pl_error *err)
+drop_and_start_workers(struct targets_plan *plan, struct pl_error *err)
 {
 	struct reach reach;
 	struct privsep_settings settings = {
@@ -616,7 +643,7 @@ drop_and_start_workers(struct pl_error *err)
 		.group = server.config->server.group,
 		.sandbox = server.config->server.sandbox,
 	};
-	int error = reach_collect(&reach, server.config, server.cmdline.config, err);
+	int error = reach_collect(&reach, server.config, server.cmdline.config, server.state, err);
 
 	settings.paths = reach.list;
 	settings.path_count = reach.count;
@@ -630,6 +657,8 @@ drop_and_start_workers(struct pl_error *err)
 		if (server.control != NULL)
 			error = control_start(server.control, err);
 	}
+	if (error == 0 && plan != NULL)
+		error = start_targets(plan, err);
 	if (error == 0)
 		error = privsep_seal(&settings, err);
 	reach_free(&reach);
@@ -642,6 +671,7 @@ static int
 start(struct pl_error *err)
 {
 	const struct config *config = server.config;
+	struct targets_plan *plan;
 	int error = take_signals(err);
 
 	raise_file_limit();
@@ -659,76 +689,31 @@ start(struct pl_error *err)
 		error = load_credentials(config, &server.credentials, err);
 	if (error == 0)
 		error = open_listeners(err);
-	if (error == 0)
-		error = open_control(err);
 	if (error == 0 && config->server.pidfile != NULL)
 		error = process_file_open(config->server.pidfile, err);
 	if (error == 0)
 		error = open_exports(err);
+	if (error == 0)
+		error = open_targets(&plan, err);
+	if (error == 0)
+		error = open_control(err);
 	if (error != 0)
 		return error;
 	clients_limit(server.clients, clients_limits(config));
 	server.settings = worker_settings(config);
 	if (server.settings == NULL)
 		return pl_error_set(err, -ENOMEM, "settings");
-	return drop_and_start_workers(err);
-}
-
-static char *
-uri(const struct listener *l, const struct offer_settings *o)
-{
-	bool tls = (o != NULL ? o->tls : server.config->server.tls) == TLS_REQUIRED;
-
-	return listener_uri(l, tls, o != NULL ? o->name : "");
-}
-
-/* Whether a listener before `end` has it, too: another address of the same name, say. */
-static bool
-is_printed(const struct listener *end, const char *text, const struct offer_settings *o)
-{
-	bool found = false;
-
-	for (const struct listener *l = server.listeners; l != end && !found;
-	     l = listener_next(l)) {
-		char *other = uri(l, o);
-
-		found = other != NULL && strcmp(other, text) == 0;
-		free(other);
-	}
-	return found;
-}
-
-static void
-print_uris(void)
-{
-	for (const struct listener *l = server.listeners; l != NULL; l = listener_next(l)) {
-		for (unsigned i = 0; i < server.config->export_count; i++) {
-			const struct offer_settings *o = &server.config->exports[i];
-			char *text = uri(l, o);
-
-			if (text != NULL && !is_printed(l, text, o))
-				puts(text);
-			free(text);
-		}
-	}
-	fflush(stdout);
+	return drop_and_start_workers(plan, err);
 }
 
 static void
 start_command(void)
 {
-	const struct config *config = server.config;
-	const struct offer_settings *o = config->export_count > 0 ? config->exports : NULL;
-	bool own = config->listener_count == 0;
+	bool own = server.config->listener_count == 0;
+	char *text = uris_best(server.listeners, server.iscsi_listeners, server.config);
 	struct pl_error err;
-	char *text;
 	int error;
 
-	for (unsigned i = 0; i < config->export_count; i++) {
-		if (*config->exports[i].name == '\0')
-			o = &config->exports[i];
-	}
-	text = uri(server.listeners, o);
 	error = text == NULL ? pl_error_set(&err, -ENOMEM, "--run")
 			     : command_start(text, own ? command_socket() : "", &err);
 	free(text);
@@ -747,13 +732,15 @@ run(void)
 	wait_for_signals();
 	if (server.listeners != NULL)
 		listeners_start(server.listeners, server.loop, accepted, NULL);
+	if (server.iscsi_listeners != NULL)
+		listeners_start(server.iscsi_listeners, server.loop, iscsi_accepted, NULL);
 	if (server.cmdline.inetd) {
-		serve(server.inetd[0], server.inetd[1]);
+		serve(server.inetd[0], server.inetd[1], PROTOCOL_NBD);
 		tick();
 	} else if (server.cmdline.run != NULL) {
 		start_command();
 	} else {
-		print_uris();
+		uris_print(server.listeners, server.iscsi_listeners, server.config);
 	}
 	process_file_write(); /* who waits for it finds the URIs */
 	process_serves();
@@ -764,14 +751,19 @@ run(void)
 static void
 end(void)
 {
+	if (server.targets != NULL)
+		targets_stop(server.targets, server.workers);
 	workers_end(server.workers);
+	targets_free(server.targets);
 	control_free(server.control);
 	listeners_free(server.listeners);
+	listeners_free(server.iscsi_listeners);
 	catalog_free(server.catalog);
 	clients_free(server.clients);
 	pl_loop_free(server.loop);
 	config_free(server.config);
 	free(server.settings);
+	free(server.state);
 	process_file_remove();
 }
 
@@ -781,6 +773,7 @@ fail(const struct pl_error *err)
 	if (*err->text != '\0')
 		log_error("%s", err->text);
 	listeners_free(server.listeners); /* and the files of their sockets */
+	listeners_free(server.iscsi_listeners);
 	control_free(server.control);
 	process_file_remove();
 	return EXIT_FAILURE;

@@ -206,15 +206,38 @@ print_connections(FILE *f, const struct snapshot *s)
 		fprintf(f, "platter_connections{phase=\"%s\"} %u\n", snapshot_phase(i), phases[i]);
 }
 
+static void
+print_targets(FILE *f, const struct snapshot *s)
+{
+	static const struct {
+		const char *name, *help;
+		size_t at;
+	} gauges[] = {
+		{ "platter_target_sessions", "iSCSI sessions of a target.",
+		  offsetof(struct target_state, sessions) },
+		{ "platter_target_luns", "LUNs of a target that are to be had.",
+		  offsetof(struct target_state, luns_up) },
+		{ "platter_target_luns_missing", "LUNs of a target that are not.",
+		  offsetof(struct target_state, luns_missing) },
+	};
+
+	for (unsigned i = 0; i < sizeof gauges / sizeof *gauges; i++) {
+		print_family(f, gauges[i].name, "gauge", gauges[i].help);
+		for (size_t t = 0; t < s->target_count; t++)
+			fprintf(f, "%s{target=\"%s\"} %u\n", gauges[i].name, s->targets[t].name,
+				*(const unsigned *)((const char *)&s->targets[t] + gauges[i].at));
+	}
+}
+
 char *
-metrics_page(struct catalog *catalog, struct clients *clients, uint64_t started)
+metrics_page(const struct metrics_sources *from)
 {
 	struct snapshot s;
 	char *text = NULL;
 	size_t size;
 	FILE *f;
 
-	if (snapshot_take(&s, catalog, clients) != 0)
+	if (snapshot_take(&s, from->catalog, from->targets, from->clients) != 0)
 		return NULL;
 	f = open_memstream(&text, &size);
 	if (f != NULL) {
@@ -222,8 +245,10 @@ metrics_page(struct catalog *catalog, struct clients *clients, uint64_t started)
 		fprintf(f, "platter_build_info{version=\"%s\"} 1\n", PACKAGE_VERSION);
 		print_family(f, "platter_uptime_seconds", "gauge",
 			     "Time since the server started.");
-		fprintf(f, "platter_uptime_seconds %.3f\n", (double)(stats_now() - started) / 1e9);
+		fprintf(f, "platter_uptime_seconds %.3f\n",
+			(double)(stats_now() - from->started) / 1e9);
 		print_connections(f, &s);
+		print_targets(f, &s);
 		print_exports(f, &s);
 		if (fclose(f) != 0) {
 			free(text);
@@ -243,9 +268,7 @@ metrics_page(struct catalog *catalog, struct clients *clients, uint64_t started)
 
 struct metrics {
 	struct pl_loop *loop;
-	struct catalog *catalog;
-	struct clients *clients;
-	uint64_t started;
+	struct metrics_sources sources;
 	struct MHD_Daemon *daemon;
 	struct pl_io poll, delay;
 	struct pl_work again;
@@ -296,8 +319,7 @@ http_request(void *user, struct MHD_Connection *connection, const char *url, con
 		*upload_length = 0;
 		return MHD_YES;
 	}
-	return http_answer(connection, MHD_HTTP_OK,
-			   metrics_page(m->catalog, m->clients, m->started), "Content-Type",
+	return http_answer(connection, MHD_HTTP_OK, metrics_page(&m->sources), "Content-Type",
 			   "text/plain; version=0.0.4; charset=utf-8");
 }
 
@@ -364,19 +386,15 @@ run_again(struct pl_work *work)
 }
 
 int
-metrics_new(struct metrics **out, struct pl_loop *loop, struct catalog *catalog,
-	    struct clients *clients, uint64_t started, struct pl_error *err)
+metrics_new(struct metrics **out, struct pl_loop *loop, const struct metrics_sources *sources,
+	    struct pl_error *err)
 {
 	struct metrics *m = calloc(1, sizeof *m);
 	const union MHD_DaemonInfo *info;
 
 	if (m == NULL)
 		return pl_error_set(err, -ENOMEM, "metrics");
-	*m = (struct metrics){ .loop = loop,
-			       .catalog = catalog,
-			       .clients = clients,
-			       .started = started,
-			       .again.run = run_again };
+	*m = (struct metrics){ .loop = loop, .sources = *sources, .again.run = run_again };
 	m->daemon =
 		MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL,
 				 http_request, m, MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS,

@@ -11,13 +11,22 @@
 struct catalog;
 struct clients;
 struct metrics;
+struct targets;
 
-/* The page; free() it. started: stats_now() then. NULL: no memory. */
-char *metrics_page(struct catalog *catalog, struct clients *clients, uint64_t started);
+/* What the page is made of. */
+struct metrics_sources {
+	struct catalog *catalog;
+	struct targets *targets; /* or NULL */
+	struct clients *clients;
+	uint64_t started; /* stats_now() then */
+};
+
+/* The page; free() it. NULL: no memory. */
+char *metrics_page(const struct metrics_sources *sources);
 
 /* Errors: -ENOMEM. */
-int metrics_new(struct metrics **metrics, struct pl_loop *loop, struct catalog *catalog,
-		struct clients *clients, uint64_t started, struct pl_error *err);
+int metrics_new(struct metrics **metrics, struct pl_loop *loop,
+		const struct metrics_sources *sources, struct pl_error *err);
 void metrics_start(struct metrics *metrics);        /* serves what metrics_take() brings */
 void metrics_take(struct metrics *metrics, int fd); /* a connected socket, over */
 /* Closes all; `stopped` follows on the loop, then metrics_free() is allowed. */

@@ -220,6 +220,7 @@ enum {
 	FS_READ_FILE = 1 << 2,
 	FS_READ_DIR = 1 << 3,
 	FS_REMOVE_FILE = 1 << 5,
+	FS_MAKE_REG = 1 << 8,
 	FS_REFER = 1 << 13,
 	FS_TRUNCATE = 1 << 14,
 	FS_IOCTL_DEV = 1 << 15,
@@ -264,6 +265,8 @@ static const uint64_t landlock_rights[] = {
 	[PRIVSEP_READ] = FS_READ_FILE | FS_READ_DIR | FS_IOCTL_DEV,
 	[PRIVSEP_WRITE] = FS_READ_FILE | FS_READ_DIR | FS_IOCTL_DEV | FS_WRITE_FILE,
 	[PRIVSEP_REMOVE] = FS_REMOVE_FILE,
+	[PRIVSEP_REPLACE] = FS_READ_FILE | FS_READ_DIR | FS_WRITE_FILE | FS_MAKE_REG |
+			    FS_REMOVE_FILE | FS_TRUNCATE,
 };
 
 /* What a running server reads whatever it is told to serve. */
@@ -354,6 +357,19 @@ privsep_check(const struct privsep_settings *s, struct pl_error *err)
 }
 
 int
+privsep_identity(const struct privsep_settings *s, uid_t *user, gid_t *group, struct pl_error *err)
+{
+	struct identity id;
+	int error = find_identity(s, &id, err);
+
+	if (error != 0)
+		return error;
+	*user = id.uid;
+	*group = id.gid;
+	return 0;
+}
+
+int
 privsep_drop(const struct privsep_settings *s, struct pl_error *err)
 {
 	struct identity id;
@@ -394,7 +410,7 @@ static const char *const allowed[] = {
 	"open openat openat2 close close_range dup dup2 dup3 fcntl fcntl64 stat stat64 lstat",
 	"lstat64 fstat fstat64 newfstatat fstatat64 statx statfs statfs64 fstatfs fstatfs64",
 	"access faccessat faccessat2 readlink readlinkat getcwd getdents64 unlink unlinkat",
-	"ftruncate ftruncate64",
+	"ftruncate ftruncate64 rename renameat renameat2",
 	/* memory and threads */
 	"brk munmap mremap madvise membarrier set_robust_list rseq set_tid_address",
 	"sched_getaffinity sched_setaffinity getcpu sysinfo gettid getpid getppid exit",

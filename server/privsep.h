@@ -11,10 +11,13 @@
 
 #include "platter.h"
 
+#include <sys/types.h>
+
 enum privsep_right {
 	PRIVSEP_READ,
-	PRIVSEP_WRITE,  /* and read */
-	PRIVSEP_REMOVE, /* files in a directory: sockets and the like that were made there */
+	PRIVSEP_WRITE,   /* and read */
+	PRIVSEP_REMOVE,  /* files in a directory: sockets and the like that were made there */
+	PRIVSEP_REPLACE, /* files in a directory are read, made, and renamed over each other */
 };
 
 /* A file is allowed as it is now: one that takes its place later is not, so name the directory
@@ -44,6 +47,10 @@ int privsep_seal(const struct privsep_settings *settings, struct pl_error *err);
 
 /* Whether there are such a user and group, long before they are needed. */
 int privsep_check(const struct privsep_settings *settings, struct pl_error *err);
+
+/* Whom privsep_drop() would make of the process. Errors: -EINVAL. */
+int privsep_identity(const struct privsep_settings *settings, uid_t *user, gid_t *group,
+		     struct pl_error *err);
 
 /* Adds to what err says of a file why that may be, if it is the sandbox's doing. */
 void privsep_explain(struct pl_error *err);

@@ -65,7 +65,7 @@ add_reach(struct reach *p, const char *reach, bool sandbox)
 
 int
 reach_collect(struct reach *p, const struct config *config, const char *config_file,
-	      struct pl_error *err)
+	      const char *state, struct pl_error *err)
 {
 	const struct server_settings *s = &config->server;
 	const char *made[] = { s->pidfile, s->control, s->metrics };
@@ -81,6 +81,12 @@ reach_collect(struct reach *p, const struct config *config, const char *config_f
 		add_path(p, strdup(s->tls_certificates), PRIVSEP_READ);
 	if (s->tls_psk != NULL)
 		add_directory_of(p, s->tls_psk, PRIVSEP_READ);
+	if (state != NULL)
+		add_path(p, strdup(state), PRIVSEP_REPLACE);
+	for (unsigned i = 0; i < config->target_count; i++) {
+		if (config->targets[i].chap != NULL)
+			add_directory_of(p, config->targets[i].chap, PRIVSEP_READ);
+	}
 	for (unsigned i = 0; i < config->listener_count; i++) {
 		if (config->listeners[i].kind == LISTENER_UNIX)
 			add_directory_of(p, config->listeners[i].value, PRIVSEP_REMOVE);

@@ -14,9 +14,9 @@ struct reach {
 	int error;
 };
 
-/* config_file: or NULL. Errors: -ENOMEM. reach_free() in any case. */
+/* config_file, state (the directory): or NULL. Errors: -ENOMEM. reach_free() in any case. */
 int reach_collect(struct reach *reach, const struct config *config, const char *config_file,
-		  struct pl_error *err);
+		  const char *state, struct pl_error *err);
 void reach_free(struct reach *reach);
 
 #endif

@@ -17,6 +17,9 @@
 #define ORDERS    14 /* 4 KiB to 32 MiB */
 #define NONE      UINT32_MAX
 
+#define STILL_TICKS 8  /* of quarter seconds, while others wait for memory, */
+#define STILL_PARTS 32 /* in which less than such a part of it has been moved */
+
 struct page {
 	uint32_t next, prev; /* of the free blocks of one order */
 	uint8_t order;       /* of the free block that begins here */
@@ -197,6 +200,18 @@ bool
 room_is_short(const struct room *room)
 {
 	return room->part[0].first != NULL || room->part[1].first != NULL;
+}
+
+bool
+room_is_kept(const struct room *room, struct room_pace *pace, uint64_t held, bool busy,
+	     uint64_t bytes)
+{
+	if (held == 0 || busy || bytes - pace->seen > held / STILL_PARTS) {
+		pace->seen = bytes;
+		pace->still = 0;
+		return false;
+	}
+	return ++pace->still >= STILL_TICKS && room_is_short(room);
 }
 
 void

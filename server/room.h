@@ -43,6 +43,18 @@ void room_give(struct room *room, void *memory, uint64_t length, bool small);
 /* Whether somebody waits, so that those who only hold are in the way. */
 bool room_is_short(const struct room *room);
 
+/* What moves between ticks, to tell who is stuck. */
+struct room_pace {
+	uint64_t seen;  /* bytes, when it last got on */
+	unsigned still; /* ticks since */
+};
+
+/* For a tick of a connection that holds `held` bytes, and has moved `bytes` so far: whether others
+ * wait for memory that it holds without getting on, or by so little that it may as well not.
+ * busy: it is not its peer that it waits for. */
+bool room_is_kept(const struct room *room, struct room_pace *pace, uint64_t held, bool busy,
+		  uint64_t bytes);
+
 /* Gives pages back to the kernel where nobody has asked for any since the last call; to be
  * called now and then. */
 void room_trim(struct room *room);

@@ -1,4 +1,4 @@
-/* snapshot.c - the exports and connections at one moment. */
+/* snapshot.c - exports, targets and connections at one moment. */
 #include "snapshot.h"
 
 #include <errno.h>
@@ -102,6 +102,8 @@ copy_connection(const struct client *from, void *user)
 		.fingerprint = copy_text(s, *peer->fingerprint != '\0' ? peer->fingerprint : NULL),
 		.psk = copy_text(s, peer->psk),
 		.export = copy_text(s, from->export),
+		.target = copy_text(s, from->target),
+		.initiator = copy_text(s, from->initiator),
 		.since = from->since,
 		.requests = __atomic_load_n(&from->requests, __ATOMIC_RELAXED),
 		.received = __atomic_load_n(&from->received, __ATOMIC_RELAXED),
@@ -109,12 +111,39 @@ copy_connection(const struct client *from, void *user)
 	};
 }
 
+static void
+copy_target(const struct target_state *from, void *user)
+{
+	struct snapshot *s = user;
+	struct target_state *t;
+	struct lun_state *luns = calloc(from->lun_count + 1, sizeof *luns);
+
+	s->failed |= luns == NULL;
+	s->targets = with_room(s, s->targets, s->target_count, &s->target_room, sizeof *t);
+	if (s->failed) {
+		free(luns);
+		return;
+	}
+	t = &s->targets[s->target_count++];
+	*t = *from;
+	t->name = copy_text(s, from->name);
+	t->luns = luns;
+	for (unsigned i = 0; i < from->lun_count; i++) {
+		luns[i] = from->luns[i];
+		luns[i].export = copy_text(s, from->luns[i].export);
+		luns[i].error = copy_text(s, from->luns[i].error);
+	}
+}
+
 int
-snapshot_take(struct snapshot *s, struct catalog *catalog, struct clients *clients)
+snapshot_take(struct snapshot *s, struct catalog *catalog, struct targets *targets,
+	      struct clients *clients)
 {
 	*s = (struct snapshot){ 0 };
 	if (catalog != NULL)
 		catalog_each(catalog, copy_export, s);
+	if (targets != NULL)
+		targets_each(targets, copy_target, s);
 	if (clients != NULL)
 		clients_each(clients, copy_connection, s);
 	if (!s->failed)
@@ -142,8 +171,21 @@ snapshot_free(struct snapshot *s)
 		free(c->fingerprint);
 		free(c->psk);
 		free(c->export);
+		free(c->target);
+		free(c->initiator);
+	}
+	for (size_t i = 0; i < s->target_count; i++) {
+		const struct target_state *t = &s->targets[i];
+
+		free((char *)t->name);
+		for (unsigned j = 0; j < t->lun_count; j++) {
+			free((char *)t->luns[j].export);
+			free((char *)t->luns[j].error);
+		}
+		free((struct lun_state *)t->luns);
 	}
 	free(s->exports);
 	free(s->connections);
+	free(s->targets);
 	*s = (struct snapshot){ 0 };
 }

@@ -1,5 +1,5 @@
 /*
- * snapshot.h - the exports and connections at one moment, copied under their locks so that
+ * snapshot.h - exports, targets and connections at one moment, copied under their locks so that
  * text can be made of them without.
  */
 #ifndef SNAPSHOT_H
@@ -7,6 +7,7 @@
 
 #include "catalog.h"
 #include "clients.h"
+#include "iscsi/targets.h"
 
 /* All strings in here are UTF-8: what is not is shown as \xHH. */
 struct snapshot {
@@ -17,16 +18,20 @@ struct snapshot {
 		enum client_phase phase;
 		char *peer;
 		bool tls;
-		char *subject, *fingerprint, *psk, *export; /* NULL: there is none (yet) */
+		/* NULL: there is none (yet) */
+		char *subject, *fingerprint, *psk, *export, *target, *initiator;
 		struct timespec since;
 		uint64_t requests, received, sent;
 	} * connections;
 	size_t connection_count, connection_room;
+	struct target_state *targets;
+	size_t target_count, target_room;
 	bool failed;
 };
 
-/* Either may be NULL. Errors: -ENOMEM, and s is empty. */
-int snapshot_take(struct snapshot *s, struct catalog *catalog, struct clients *clients);
+/* Each may be NULL. Errors: -ENOMEM, and s is empty. */
+int snapshot_take(struct snapshot *s, struct catalog *catalog, struct targets *targets,
+		  struct clients *clients);
 void snapshot_free(struct snapshot *s);
 
 #define SNAPSHOT_PHASES (CLIENT_CLOSING + 1)

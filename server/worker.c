@@ -8,6 +8,7 @@
 #include "worker.h"
 
 #include "clients.h"
+#include "iscsi/conn.h"
 #include "nbd/conn.h"
 #include "room.h"
 #include "stats.h"
@@ -84,8 +85,15 @@ tick_done(struct pl_io *io, int64_t result)
 		return;
 	}
 	nbd_conns_tick(w, stats_now());
+	iscsi_conns_tick(w, stats_now());
 	room_trim(w->room);
-	if (w->conns != NULL)
+	worker_wake(w);
+}
+
+void
+worker_wake(struct worker *w)
+{
+	if (!w->ticking && (w->conns != NULL || w->iscsi != NULL))
 		tick_start(w);
 }
 
@@ -95,6 +103,14 @@ void
 worker_left(struct worker *w)
 {
 	__atomic_fetch_sub(&w->connections, 1, __ATOMIC_RELAXED);
+}
+
+void
+worker_hand_over(struct worker *from, struct worker *to, struct pl_work *work)
+{
+	worker_left(from);
+	__atomic_fetch_add(&to->connections, 1, __ATOMIC_RELAXED);
+	pl_loop_post(to->loop, work);
 }
 
 struct tls_credentials *
@@ -127,6 +143,7 @@ struct hand_over {
 	struct worker *worker;
 	struct client *client;
 	int fd, send_fd;
+	enum worker_protocol protocol;
 };
 
 static void
@@ -135,9 +152,11 @@ taken(struct pl_work *work)
 	struct hand_over h = *(struct hand_over *)work;
 
 	free(work);
-	nbd_conn_start(h.worker, h.client, h.fd, h.send_fd);
-	if (!h.worker->ticking && h.worker->conns != NULL)
-		tick_start(h.worker);
+	if (h.protocol == PROTOCOL_ISCSI)
+		iscsi_conn_start(h.worker, h.client, h.fd);
+	else
+		nbd_conn_start(h.worker, h.client, h.fd, h.send_fd);
+	worker_wake(h.worker);
 }
 
 static struct worker *
@@ -154,7 +173,8 @@ least_busy(struct workers *all)
 }
 
 void
-workers_take(struct workers *all, struct client *client, int fd, int send_fd)
+workers_take(struct workers *all, struct client *client, int fd, int send_fd,
+	     enum worker_protocol protocol)
 {
 	struct hand_over *h = malloc(sizeof *h);
 
@@ -170,7 +190,8 @@ workers_take(struct workers *all, struct client *client, int fd, int send_fd)
 				 .worker = least_busy(all),
 				 .client = client,
 				 .fd = fd,
-				 .send_fd = send_fd };
+				 .send_fd = send_fd,
+				 .protocol = protocol };
 	__atomic_fetch_add(&h->worker->connections, 1, __ATOMIC_RELAXED);
 	pl_loop_post(h->worker->loop, &h->work);
 }
@@ -229,7 +250,7 @@ worker_main(void *arg)
 		return NULL;
 
 	pl_loop_run(w->loop);
-	assert(w->conns == NULL);
+	assert(w->conns == NULL && w->iscsi == NULL);
 	pl_loop_free(w->loop);
 	room_free(w->room);
 	return NULL;

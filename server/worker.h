@@ -1,8 +1,9 @@
 /*
  * worker.h - a serving thread: a loop, memory for requests, and the connections on it.
  *
- * A connection lives on one worker from its first byte to its last. The main thread
- * accepts; workers_take() hands over.
+ * The main thread accepts; workers_take() hands over. An NBD connection lives on one worker from
+ * its first byte to its last; an iSCSI one moves, once, to the worker of the target that it asks
+ * for.
  */
 #ifndef WORKER_H
 #define WORKER_H
@@ -14,11 +15,15 @@
 struct catalog;
 struct client;
 struct room;
+struct targets;
 struct tls_credentials;
+
+enum worker_protocol { PROTOCOL_NBD, PROTOCOL_ISCSI };
 
 /* What connections are held to. All times in nanoseconds. */
 struct worker_settings {
 	struct catalog *catalog;
+	struct targets *targets;    /* NULL: no iSCSI */
 	uint64_t memory;            /* bytes for requests, of each worker */
 	uint64_t handshake_timeout; /* from accept to the first command, TLS included */
 	unsigned depth;             /* requests in flight on one connection */
@@ -33,7 +38,8 @@ struct worker {
 	struct room *room;
 	const struct worker_settings *settings;
 
-	struct nbd_conn *conns; /* conn.c's list */
+	struct nbd_conn *conns;   /* nbd/conn.c's list */
+	struct iscsi_conn *iscsi; /* iscsi/conn.c's */
 
 	/* worker.c's */
 	unsigned connections; /* atomic */
@@ -47,6 +53,12 @@ struct worker {
 /* A connection has ended. On the worker's thread. */
 void worker_left(struct worker *w);
 
+/* A connection of `from`, on whose thread this is, moves: it is counted at `to`, where work runs,
+ * and the ticks reach it. */
+void worker_hand_over(struct worker *from, struct worker *to, struct pl_work *work);
+/* For that work: there are connections on w, whose thread this is. */
+void worker_wake(struct worker *w);
+
 /* The credentials for a new connection, with a reference; NULL: no TLS. */
 struct tls_credentials *worker_credentials(struct worker *w);
 
@@ -58,7 +70,8 @@ int workers_start(struct workers **workers, unsigned count, const struct worker_
 
 /* Serves an admitted client on the least busy worker. From the main thread. Takes fds over;
  * send_fd as in stream_init(). The client leaves by clients_leave(), whatever happens. */
-void workers_take(struct workers *workers, struct client *client, int fd, int send_fd);
+void workers_take(struct workers *workers, struct client *client, int fd, int send_fd,
+		  enum worker_protocol protocol);
 
 /* The credentials of connections from now on; NULL: no TLS. Takes one reference over. From
  * any thread. */

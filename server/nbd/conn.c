@@ -29,8 +29,6 @@
 
 #define SECOND        UINT64_C(1000000000)
 #define SHUTDOWN_WAIT (SECOND / 2) /* that a peer has to ask, and hear that it is too late */
-#define STILL_TICKS   8            /* of quarter seconds, while others wait for memory, */
-#define STILL_PARTS   32           /* in which less than such a part of it has been moved */
 
 #define CONN_OF(ptr, member) ((struct nbd_conn *)((char *)(ptr)-offsetof(struct nbd_conn, member)))
 
@@ -416,19 +414,11 @@ is_idle(const struct nbd_conn *c)
 	       c->drained == NULL && c->wanting == NULL;
 }
 
-/* Whether others wait for memory that this one holds without getting on, or by so little that
- * it may as well not. */
 static bool
 is_in_the_way(struct nbd_conn *c)
 {
-	uint64_t bytes = c->stream.bytes_in + c->stream.bytes_out;
-
-	if (c->held == 0 || c->under_way > 0 || bytes - c->seen > c->held / STILL_PARTS) {
-		c->seen = bytes;
-		c->still = 0;
-		return false;
-	}
-	return ++c->still >= STILL_TICKS && room_is_short(c->worker->room);
+	return room_is_kept(c->worker->room, &c->pace, c->held, c->under_way > 0,
+			    c->stream.bytes_in + c->stream.bytes_out);
 }
 
 static void

@@ -109,9 +109,7 @@ struct nbd_conn {
 	struct iovec *iov; /* NBD_IOVS */
 	uint8_t *heads;    /* NBD_HEADS bytes */
 
-	/* What moves between ticks, to tell who is stuck. */
-	uint64_t seen;  /* bytes in both directions, when it last got on */
-	unsigned still; /* ticks since */
+	struct room_pace pace;
 
 	/* Errors in the log, of the second that began then. */
 	uint64_t reported_since;

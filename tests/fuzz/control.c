@@ -25,6 +25,13 @@ no_reload(void *user, struct pl_error *err)
 	return pl_error_say(err, -EINVAL, "platter.conf:7: \xff is no key");
 }
 
+static int
+no_resize(void *user, const char *export, struct pl_error *err)
+{
+	(void)user;
+	return pl_error_say(err, -ENOENT, "there is no export \"%s\" that is open", export);
+}
+
 static void
 no_stop(void *user)
 {
@@ -63,7 +70,9 @@ offer(void)
 static void
 start(void)
 {
-	static struct control_settings settings = { .reload = no_reload, .stop = no_stop };
+	static struct control_settings settings = { .reload = no_reload,
+						    .resize = no_resize,
+						    .stop = no_stop };
 	struct pl_error err;
 	int error;
 

@@ -299,7 +299,7 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 	assert(error == 0);
 	error = clients_admit(clients, pair[0], &client, NULL);
 	assert(error == 0);
-	workers_take(workers, client, pair[0], pair[0]);
+	workers_take(workers, client, pair[0], pair[0], PROTOCOL_NBD);
 	for (size_t at = 0; at < c.length;) {
 		/* Replies that nobody reads would stop the server, which is its right. */
 		ssize_t n = send(pair[1], c.sent + at, c.length - at, MSG_NOSIGNAL | MSG_DONTWAIT);

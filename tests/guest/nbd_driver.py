@@ -20,27 +20,12 @@ TCP = "nbd-client -C 4 127.0.0.1 10809 /dev/nbd0 >/dev/null 2>&1"
 LISTEN = "also='--tcp 127.0.0.1:10809'"
 SERVE = "serve /dev/nullb0 cache=none"
 DETACH = "nbd-client -d /dev/nbd0 >/dev/null"
-
-# Files are made, changed and found again, by a kernel that has nothing cached.
-USE_A_FILE_SYSTEM = (
-    "mkfs.ext4 -q /dev/nbd0",
-    "mount /dev/nbd0 /mnt",
-    f"head -c 5000000 {guest.PLATTERD} >/mnt/copy",
-    "cp /mnt/copy /mnt/copy2",
-    "dd if=/mnt/copy of=/mnt/copy2 bs=4k count=9 conv=notrunc,fsync 2>/dev/null",
-    "rm /mnt/copy",
-    "fstrim /mnt",
-    "umount /mnt",
-    "fsck.ext4 -f -n /dev/nbd0",
-    "mount -o ro /dev/nbd0 /mnt",
-    f"head -c 5000000 {guest.PLATTERD} | cmp - /mnt/copy2",
-    "umount /mnt",
-    "blkdiscard /dev/nbd0")
+USE_A_FILE_SYSTEM = guest.use_a_file_system("/dev/nbd0")
 
 
 def run(*steps, serve=SERVE, attach=SOCKET, disk=guest.NULL_BLK, programs=(), modules=()):
     return guest.run(disk, serve, attach, *steps, DETACH, "unserve", modules=["nbd", *modules],
-                     programs=["nbd-client", "mkfs.ext4", "fsck.ext4", guest.PLATTERD, *programs])
+                     programs=["nbd-client", *guest.programs_for("ext4"), *programs])
 
 
 @served

@@ -126,6 +126,33 @@ VIRTIO = Disk("vda", "write back", 0, disks=("64M",))
 VIRTIO_WRITE_THROUGH = Disk("vda", "write through", 0, disks=("64M,write-cache=off",))
 
 
+# What checks a file system, by its kind.
+CHECKS = {"ext4": "fsck.ext4 -f -n", "xfs": "xfs_repair -n"}
+
+
+def use_a_file_system(device, kind="ext4"):
+    """Steps: files are made, changed and found again, by a kernel that has nothing cached."""
+    return (
+        f"mkfs.{kind} -q {device}",
+        f"mount {device} /mnt",
+        f"head -c 5000000 {PLATTERD} >/mnt/copy",
+        "cp /mnt/copy /mnt/copy2",
+        "dd if=/mnt/copy of=/mnt/copy2 bs=4k count=9 conv=notrunc,fsync 2>/dev/null",
+        "rm /mnt/copy",
+        "fstrim /mnt",
+        "umount /mnt",
+        f"{CHECKS[kind]} {device} 2>&1",
+        f"mount -o ro {device} /mnt",
+        f"head -c 5000000 {PLATTERD} | cmp - /mnt/copy2",
+        "umount /mnt",
+        f"blkdiscard {device}")
+
+
+def programs_for(kind="ext4"):
+    """What these steps need."""
+    return [f"mkfs.{kind}", CHECKS[kind].split()[0], PLATTERD]
+
+
 front_end = Nbdkit      # of this case
 
 

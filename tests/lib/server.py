@@ -205,14 +205,15 @@ class Platterd(FrontEnd):
 
     args: more words of its command line. tcp: on 127.0.0.1 instead of a unix socket, and the
     address is host and port. tls: a folder of certificates or a file of keys (see tests/lib/pki.py),
-    and nobody is served without TLS.
+    and nobody is served without TLS. iscsi: also by iSCSI, at 127.0.0.1 and iscsi_port, as LUN 0 of
+    `target`; True, or the options of its units, {"serial": "X"} say.
     """
 
     name = "platterd"
     finds_leaks = True      # of a sanitizer build; a program about the sandbox sets it to False
 
     def __init__(self, run, *words, read_only=False, wrap=(), args=(), tcp=False, tls=None,
-                 **options):
+                 iscsi=False, **options):
         super().__init__(run)
         # It ends with this process, as nbdkit does by an option.
         command = [*wrap, "setpriv", "--pdeathsig", "TERM", PLATTERD, "--foreground",
@@ -221,6 +222,11 @@ class Platterd(FrontEnd):
         if tls is not None:
             kind = "certificates" if os.path.isdir(tls) else "psk"
             command += ["--tls", "required", "--tls-" + kind, tls]
+        if iscsi:
+            command += ["--iscsi", "127.0.0.1:0"]
+        if isinstance(iscsi, dict) and iscsi:
+            command += ["--scsi", ",".join("%s=%s" % (k, str(v).replace(",", ",,"))
+                                           for k, v in iscsi.items())]
         command += args
         if words or options:
             command += self.export(words, read_only, options)
@@ -235,6 +241,10 @@ class Platterd(FrontEnd):
             self.address = "127.0.0.1", int(self.uri.rpartition(":")[2])
         elif tls is not None:
             self.uri = self.uri.replace("nbd", "nbds", 1)
+        if iscsi:
+            self.iscsi_uri, port, self.target = re.search(
+                r"iscsi://127\.0\.0\.1:(\d+)/([^/\s]+)/\d+", self.said()).group(0, 1, 2)
+            self.iscsi_port = int(port)
 
     @staticmethod
     def export(words, read_only, options):

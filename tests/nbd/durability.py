@@ -5,7 +5,6 @@ by failing its syncs, by killing it and by cutting its power."""
 import os
 import random
 import re
-import struct
 import sys
 import threading
 import time
@@ -14,11 +13,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ctl
 import nbdraw
 import tap
+from journal import BLOCK, Journal
 from nbdraw import CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA, error_of
 from server import Nbdkit, served, strace
 
 KiB, MiB = 1 << 10, 1 << 20
-BLOCK = 4096
 
 
 # ---- the order of system calls
@@ -374,50 +373,6 @@ def a_later_failure_takes_back_no_earlier_promise(server):
 
 # ---- the server is killed
 
-class Journal:
-    """What a disk owes for each block, by what its client was told.
-
-    owed: the newest contents that were acknowledged as durable; later: what was written
-    after that and may be there, too. A block on the disk is one of these; where the power
-    was cut, each of its sectors is.
-    """
-
-    def __init__(self, blocks, content):
-        self.owed = [content] * blocks
-        self.later = [[] for _ in range(blocks)]
-        self.number = 0
-
-    def next(self, block):
-        """Contents that no other write has."""
-        self.number += 1
-        return struct.pack("<II", block, self.number) * (BLOCK // 8)
-
-    def wrote(self, block, data):
-        self.later[block].append(data)
-
-    def durable(self, block, data):
-        newest = max(n for n, d in enumerate(self.later[block]) if d == data)
-        self.owed[block], self.later[block] = data, self.later[block][newest + 1:]
-
-    def flushed(self):
-        for block, later in enumerate(self.later):
-            if later:
-                self.durable(block, later[-1])
-
-    def check(self, path, unit):
-        """Returns how many blocks lost what was written last, and was not promised."""
-        lost = 0
-        with open(path, "rb") as f:
-            for block, owed in enumerate(self.owed):
-                got = f.read(BLOCK)
-                for at in range(0, BLOCK, unit):
-                    allowed = {c[at:at + unit] for c in (owed, *self.later[block])}
-                    assert got[at:at + unit] in allowed, "block %d at %d: %r, promised %r" % (
-                        block, at, got[at:at + 8], owed[at:at + 8])
-                lost += got != (self.later[block] or [owed])[-1]
-        return lost
-
-
 def fua_writer(address, journal, blocks, seed):
     """FUA writes to blocks that are its own, until the server is gone."""
     r, flying = random.Random(seed), {}
@@ -443,11 +398,7 @@ def kill_loses_nothing_that_was_acknowledged(server):
     blocks, seed = 64, tap.seed()
     image = server.image(blocks * BLOCK, fill=0xEE)
     for mode in ("writeback", "none") * 5:
-        with open(image, "rb") as f:
-            now = [f.read(BLOCK) for _ in range(blocks)]
-        journals = [Journal(blocks, None) for _ in range(4)]
-        for j in journals:
-            j.owed = list(now)
+        journals = [Journal.of_image(image, blocks) for _ in range(4)]
         with server(image, cache=mode) as s:
             threads = [threading.Thread(target=fua_writer, args=(
                 s.address, journals[n], range(n, blocks, 4), seed + n)) for n in range(4)]
@@ -459,10 +410,7 @@ def kill_loses_nothing_that_was_acknowledged(server):
             s.kill()
             for t in threads:
                 t.join()
-        merged = Journal(blocks, None)
-        merged.owed = [journals[b % 4].owed[b] for b in range(blocks)]
-        merged.later = [journals[b % 4].later[b] for b in range(blocks)]
-        merged.check(image, BLOCK)
+        Journal(blocks, None).merge(journals).check(image, BLOCK)
 
 
 @served

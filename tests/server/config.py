@@ -12,7 +12,6 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 
-import ctl
 import nbdraw
 import server
 import tap
@@ -309,21 +308,19 @@ def fifty_reloads_disturb_nobody(s):
 
 
 @alone
-def an_image_that_has_grown_is_larger_when_it_is_retired_and_brought_back(s):
+def an_image_that_has_grown_is_larger_for_those_who_come_after_a_reload(s):
     image = s.image(1 * MiB)
     c = Config(s, a="path = " + image, b=memory())
-    control = s.path("ctl")
-    with c.start("--control", control) as p:
+    with c.start() as p, nbdraw.connect(p.address, "a") as before:
         os.truncate(image, 3 * MiB)
-        reload(p, "2 exports")
         with nbdraw.connect(p.address, "a") as n:
             assert n.size == 1 * MiB
-        with ctl.Operator(control) as o:
-            o.ask("retire", export="a")
         reload(p, "2 exports")
         with nbdraw.connect(p.address, "a") as n:
             assert n.size == 3 * MiB
             n.write(2 * MiB, b"x" * 512, nbdraw.FUA)
+            before.write(0, b"y" * 512)
+            assert n.read(0, 512) == b"y" * 512
 
 
 @alone

@@ -26,8 +26,8 @@ from nbdraw import CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA
 
 KiB, MiB = 1 << 10, 1 << 20
 LINE_MAX = 64 * KiB
-COMMANDS = {"help", "version", "exports", "connections", "metrics", "reload", "retire",
-            "disconnect", "stop"}
+COMMANDS = {"help", "version", "exports", "connections", "targets", "metrics", "reload", "resize",
+            "retire", "disconnect", "stop"}
 
 
 def until(condition, what):

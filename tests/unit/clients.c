@@ -5,6 +5,7 @@
 #include "test.h"
 #include "worker.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -312,6 +313,33 @@ TEST(an_order_under_way_to_a_client_that_leaves_harms_nobody)
 	turn(&d);
 	assert_eq(d.calls, 0);
 	pl_loop_free(d.worker.loop);
+}
+
+TEST(an_order_to_a_client_that_moves_reaches_it_on_its_new_loop)
+{
+	struct clients *all = make_clients(0, 0);
+	struct client *c = admit(all, unix_socket());
+	struct desk here, there;
+
+	desk_open(&here);
+	desk_open(&there);
+	clients_serve(c, &here.worker, ordered, &here);
+	clients_order(c, CLIENT_SHUT_DOWN, "before");
+	assert(!clients_unserve(c)); /* that comes first */
+	turn(&here);
+	assert_eq(here.calls, 1);
+	assert(clients_unserve(c));
+	clients_order(c, CLIENT_CUT, "between");
+	turn(&here);
+	assert_eq(here.calls, 1);
+	clients_serve(c, &there.worker, ordered, &there);
+	turn(&there);
+	assert_eq(there.calls, 1);
+	assert_str(there.why, "between");
+	clients_leave(c);
+	clients_free(all);
+	pl_loop_free(here.worker.loop);
+	pl_loop_free(there.worker.loop);
 }
 
 /* Clients come, are ordered about by another thread, and leave, all at once. */

@@ -186,8 +186,10 @@ TEST(an_error_names_file_line_and_key)
 		{ "[server]\nlist=maybe\n", ":2: ", "list=maybe: expected list=on|off" },
 		{ "[server]\ntls=always\n", ":2: ", "tls=always: expected tls=off|optional" },
 		{ "[listener a]\ntcp=1\ntpc=2\n", ":3: ", "[listener] has no key tpc; is it tcp" },
-		{ "[listener a]\nmode=0600\n", ":1: ", "one of the keys unix, tcp and vsock" },
-		{ "[listener a]\ntcp=1\nunix=/x\n", ":1: ", "one of the keys unix, tcp and vsock" },
+		{ "[listener a]\nmode=0600\n",
+		  ":1: ", "one of the keys unix, tcp, vsock and iscsi" },
+		{ "[listener a]\ntcp=1\nunix=/x\n",
+		  ":1: ", "one of the keys unix, tcp, vsock and iscsi" },
 		{ "[listener a]\nunix=/x\nmode=0900\n", ":3: ", "mode=0900: expected mode=OCTAL" },
 		{ "[listener a]\nunix=/x\nmode=01777\n", ":3: ", "mode=01777: expected" },
 		{ "[listener a]\ntcp=1\nmode=0600\n", ":3: ", "mode is for unix sockets" },
@@ -389,4 +391,117 @@ TEST(options_go_before_the_file)
 	assert_contains(err.text, "--loops: option loops is given twice");
 	config_free(c);
 	unlink(path);
+}
+
+/* ---- targets ------------------------------------------------------------------------- */
+
+#define EXPORTS \
+	"[export a]\ndriver = memory\nsize = 1M\n" \
+	"[export b,c]\ndriver = memory\nsize = 1M\n" \
+	"[export]\ndriver = memory\nsize = 1M\n"
+#define ISCSI  "[listener san]\niscsi = 3260\n"
+#define TARGET "[target iqn.2026-11.org.example:x]\n"
+
+TEST(a_target_is_read_with_its_luns)
+{
+	struct config *c = good(EXPORTS ISCSI TARGET "lun.7 = a,serial=X,,Y,block-size=4096\n"
+						     "initiators = iqn.a:b;iqn.c:d\n"
+						     "lun.0 = b,,c,initiators=iqn.a:b\n"
+						     "addresses = ::1\n"
+						     "chap = /etc/chap\n"
+						     "lun.255 = ,\n");
+	const struct target_settings *t = c->targets;
+
+	assert_eq(c->target_count, 1);
+	assert_str(t->name, "iqn.2026-11.org.example:x");
+	assert_str(t->initiators, "iqn.a:b;iqn.c:d");
+	assert_str(t->addresses, "::1");
+	assert_str(t->chap, "/etc/chap");
+	assert_eq(t->lun_count, 3);
+	assert_eq(t->luns[0].lun, 7);
+	assert_str(t->luns[0].export, "a");
+	assert_str(pl_params_get(t->luns[0].params, "serial"), "X,Y");
+	assert_str(pl_params_get(t->luns[0].params, "block-size"), "4096");
+	assert_true(t->luns[0].initiators == NULL);
+	assert_eq(t->luns[1].lun, 0);
+	assert_str(t->luns[1].export, "b,c");
+	assert_str(t->luns[1].initiators, "iqn.a:b");
+	assert_eq(pl_params_count(t->luns[1].params), 0);
+	assert_eq(t->luns[2].lun, 255);
+	assert_str(t->luns[2].export, "");
+	config_free(c);
+}
+
+TEST(a_target_may_have_all_luns)
+{
+	char text[32768] = ISCSI TARGET;
+	struct config *c;
+
+	for (unsigned i = 0; i < 256; i++)
+		sprintf(text + strlen(text), "lun.%u = e%u\n", i, i);
+	for (unsigned i = 0; i < 256; i++)
+		sprintf(text + strlen(text), "[export e%u]\ndriver = memory\nsize = 1M\n", i);
+	c = good(text);
+	assert_eq(c->targets->lun_count, 256);
+	config_free(c);
+}
+
+TEST(a_target_that_cannot_be_is_refused_by_its_line)
+{
+	static const struct {
+		const char *lines, *place, *says;
+	} wrong[] = {
+		{ "lun.0 = a\nlun.0 = ,\n", ":14: ", "given twice" },
+		{ "lun.0 = a\nlun.1 = a\n", ":14: ", "already" },
+		{ "lun.256 = a\n", ":13: ", "lun.255" },
+		{ "lun.01 = a\n", ":13: ", "lun.255" },
+		{ "lun. = a\n", ":13: ", "lun.255" },
+		{ "lun.-1 = a\n", ":13: ", "lun.255" },
+		{ "lun.99999999999999999999 = a\n", ":13: ", "lun.255" },
+		{ "lun.0 = nix\n", ":13: ", "no export \"nix\"" },
+		{ "lun.0 = a,serail=X\n", ":13: ", "serial" },
+		{ "lun.0 = a,serial\n", ":13: ", "KEY=VALUE" },
+		{ "lun.0 = a,block-size=7\n", ":13: ", "block-size" },
+		{ "lun.0 = a,initiators=me\n", ":13: ", "'me'" },
+		{ "initiators = me\nlun.0 = a\n", ":13: ", "'me'" },
+		{ "lun.0 = a\naddresses = here\n", ":14: ", "here" },
+		{ "lun.0 = a\nadresses = ::1\n", ":14: ", "addresses" },
+		{ "chap = x\n", ":12: ", "no LUN" },
+		{ "lun.0 = a\n[target Iqn.x:y]\nlun.0 = ,\n", ":14: ", "no iSCSI name" },
+		{ "lun.0 = a\n" TARGET "lun.0 = ,\n", ":14: ", "given twice" },
+		{ "lun.0 = a\n[target iqn.x:y]\nlun.0 = a\n", ":15: ", "already" },
+		{ "lun.0 = a\n[target]\n", ":14: ", "needs a name" },
+	};
+	char text[4096];
+
+	for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		sprintf(text, "%s%s%s%s", EXPORTS, ISCSI, TARGET, wrong[i].lines);
+		refused(text, wrong[i].place, wrong[i].says);
+	}
+}
+
+TEST(blanks_around_what_is_said_of_a_lun_do_not_count)
+{
+	struct config *c = good(EXPORTS ISCSI TARGET "lun.0 = a , serial=X Y,\tblock-size=4096\n");
+
+	assert_str(c->targets->luns->export, "a");
+	assert_str(pl_params_get(c->targets->luns->params, "serial"), "X Y");
+	assert_str(pl_params_get(c->targets->luns->params, "block-size"), "4096");
+	config_free(c);
+}
+
+TEST(iscsi_serves_nothing_that_was_not_said)
+{
+	refused("[export a]\npath = x\ncache = unsafe\n" ISCSI TARGET "lun.0 = a\n",
+		":7: ", "cache=unsafe");
+	refused(EXPORTS ISCSI, ":10: ", "[target NAME]");
+	refused(EXPORTS TARGET "lun.0 = a\n", ":10: ", "nobody can reach it");
+	refused("[server]\ntls = required\ntls-psk = x\n" EXPORTS ISCSI TARGET "lun.0 = a\n",
+		":13: ", "no TLS");
+	refused("[server]\ntls-psk = x\n[export a]\npath = x\ntls = required\n" ISCSI TARGET
+		"lun.0 = a\n",
+		":9: ", "tls=required");
+	refused("[export a]\npath = x\nallow-uid = 0\n" ISCSI TARGET "lun.0 = a\n",
+		":7: ", "allow-");
+	refused("[export]\ndir = x\n" ISCSI TARGET "lun.0 = ,\n", ":6: ", "directory");
 }

@@ -317,6 +317,26 @@ TEST(only_where_it_was_allowed_can_files_be_removed)
 	assert_eq(unlink("out/file"), -1);
 }
 
+TEST(only_where_it_was_allowed_can_files_be_made_and_replaced)
+{
+	static const struct privsep_path paths[] = { { "in", PRIVSEP_REPLACE } };
+	static const struct privsep_settings s = { .sandbox = true,
+						   .paths = paths,
+						   .path_count = 1 };
+
+	need_landlock(1);
+	make_tree();
+	drop(&s);
+	assert_eq(try_file("in/new", O_RDWR | O_CREAT | O_TRUNC), 0);
+	assert_eq(rename("in/new", "in/file"), 0);
+	assert_eq(try_file("in/file", O_RDWR | O_TRUNC), 0);
+	assert_eq(try_file("out/new", O_RDWR | O_CREAT), -EACCES);
+	assert_eq(rename("out/file", "out/other"), -1);
+	assert_eq(rename("in/file", "out/file"), -1);
+	assert_eq(mkdir("in/folder", 0700), -1);
+	assert_eq(symlink("file", "in/link"), -1);
+}
+
 TEST(no_port_can_be_bound_and_nobody_be_called)
 {
 	static const struct privsep_settings s = { .sandbox = true };
