@@ -73,6 +73,7 @@ struct copy {
 	uint64_t done, total;        /* bytes: of it, and written of all */
 	struct segment segment;      /* it, as the last piece found it */
 	size_t piece;                /* bytes, under way */
+	bool under_way;
 
 	enum scsi_status status;
 	struct scsi_sense sense;
@@ -439,6 +440,8 @@ release_unit(struct scsi_lu *lu)
 static void
 piece_done(struct copy *c)
 {
+	c->under_way = false;
+	scsi_reserve_settle(c->segment.to);
 	release_unit(c->segment.from);
 	release_unit(c->segment.to);
 	copy_next(c);
@@ -508,10 +511,20 @@ copy_next(struct copy *c)
 	}
 	c->piece = s->length - c->done < PIECE ? s->length - c->done : PIECE;
 	/* They stay until it is done. */
+	c->under_way = true;
 	s->from->unended++;
 	s->to->unended++;
 	scsi_request_on(c->cmd, s->from, PL_READ, 0, s->source + piece_at(c), c->piece, c->buffer,
 			piece_read);
+}
+
+bool
+scsi_copy_writes(const struct scsi_command *cmd, const struct scsi_lu *to)
+{
+	const struct copy *c = copy_of(cmd);
+
+	return cmd->state == SCSI_RUNNING && cmd->row->run == scsi_extended_copy && c->under_way &&
+	       c->segment.to == to;
 }
 
 bool

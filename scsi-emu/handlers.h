@@ -55,6 +55,7 @@ void scsi_report_target_port_groups(struct scsi_command *cmd);
 /* log.c */
 void scsi_log_sense(struct scsi_command *cmd);
 /* medium.c */
+void scsi_format_unit(struct scsi_command *cmd);
 void scsi_start_stop(struct scsi_command *cmd);
 void scsi_prevent_allow(struct scsi_command *cmd);
 void scsi_medium_reset(struct scsi_lu *lu);
@@ -65,6 +66,8 @@ void scsi_receive_diagnostic(struct scsi_command *cmd);
 /* copy.c */
 bool scsi_plan_copy(struct scsi_command *cmd);
 void scsi_extended_copy(struct scsi_command *cmd);
+/* Whether it is a copy, of any unit, of which a piece for `to` is under way. */
+bool scsi_copy_writes(const struct scsi_command *cmd, const struct scsi_lu *to);
 void scsi_receive_copy_status(struct scsi_command *cmd);
 void scsi_receive_copy_parameters(struct scsi_command *cmd);
 void scsi_receive_copy_failure(struct scsi_command *cmd);

@@ -16,6 +16,7 @@
  */
 #include "persist.h"
 #include "command.h"
+#include "handlers.h"
 #include "nexus.h"
 #include "reserve.h"
 #include "target.h"
@@ -514,6 +515,20 @@ is_of_preempted(const struct scsi_command *cmd, const void *user)
 	return false;
 }
 
+/* A copy is a command of the unit that was asked for it, and goes on from there: what it has begun
+ * to write here has to end, and the next piece meets the reservation. */
+static bool
+copies_of_preempted(const struct scsi_reservations *r)
+{
+	for (const struct scsi_lu *lu = r->lu->target->units; lu != NULL; lu = lu->next) {
+		for (const struct scsi_command *c = lu->tasks.first; c != NULL; c = c->next) {
+			if (scsi_copy_writes(c, r->lu) && is_of_preempted(c, r))
+				return true;
+		}
+	}
+	return false;
+}
+
 static bool
 must_wait(const struct scsi_reservations *r)
 {
@@ -521,7 +536,7 @@ must_wait(const struct scsi_reservations *r)
 		if (c->aborted && c->arrival <= r->abort_arrival && is_of_preempted(c, r))
 			return true;
 	}
-	return false;
+	return copies_of_preempted(r);
 }
 
 static void

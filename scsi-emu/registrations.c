@@ -253,11 +253,12 @@ static int
 parse_top(json_t *top, struct scsi_registrations **r)
 {
 	json_t *list, *one;
+	json_int_t type;
 	size_t i;
-	int type, error;
+	int error;
 
-	if (json_unpack(top, "{s:i, s:o !}", "type", &type, "registrations", &list) != 0 ||
-	    !json_is_array(list) || type < 0)
+	if (json_unpack(top, "{s:I, s:o !}", "type", &type, "registrations", &list) != 0 ||
+	    !json_is_array(list) || type < 0 || type > UINT8_MAX)
 		return -EINVAL;
 	(*r)->type = (unsigned)type;
 	json_array_foreach(list, i, one)

@@ -50,6 +50,7 @@ enum scsi_asc {
 enum scsi_opcode {
 	SCSI_TEST_UNIT_READY = 0x00,
 	SCSI_REQUEST_SENSE = 0x03,
+	SCSI_FORMAT_UNIT = 0x04,
 	SCSI_READ_6 = 0x08,
 	SCSI_WRITE_6 = 0x0a,
 	SCSI_INQUIRY = 0x12,

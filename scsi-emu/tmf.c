@@ -139,7 +139,7 @@ query_asynchronous_event(struct scsi_management *m)
 {
 	const struct scsi_itl *itl = scsi_nexus_of_lu(m->nexus, m->lu);
 
-	if (itl != NULL && itl->attention_count > 0)
+	if (itl != NULL && (itl->attention_count > 0 || itl->has_deferred))
 		m->response = SCSI_FUNCTION_SUCCEEDED;
 }
 

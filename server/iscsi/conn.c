@@ -40,6 +40,8 @@
 #define IDLE        (30 * SECOND) /* without a byte from it, until an initiator is asked */
 #define PING_WAIT   (15 * SECOND) /* for its answer */
 
+#define LOGGED_IN_ANEW "its initiator has logged in anew"
+
 #define CONN_OF(ptr, member) \
 	((struct iscsi_conn *)((char *)(ptr)-offsetof(struct iscsi_conn, member)))
 
@@ -190,7 +192,6 @@ nexus_gone(void *user)
 	c->nexus = NULL;
 	iscsi_tasks_logged_out(c);
 	iscsi_conn_settle(c);
-	/* Each of those that have waited for this may replace the one before. */
 	for (c = w->iscsi; c != NULL; c = next) {
 		next = c->next;
 		if (c->waits_for_session)
@@ -229,6 +230,17 @@ nexus_begin(struct iscsi_conn *c)
 	return ISCSI_LOGIN_SUCCESS;
 }
 
+/* Of those that wait for the end of one session the latest is the one that its initiator has not
+ * given up. */
+static void
+close_waiting(const struct iscsi_conn *c)
+{
+	for (struct iscsi_conn *old = c->worker->iscsi; old != NULL; old = old->next) {
+		if (old != c && old->waits_for_session && is_same_port(old, c))
+			iscsi_conn_close(old, LOGGED_IN_ANEW);
+	}
+}
+
 /* RFC 7143, "Session Reinstatement, Closure, and Timeout" */
 static void
 begin_session(struct iscsi_conn *c)
@@ -245,9 +257,10 @@ begin_session(struct iscsi_conn *c)
 		return;
 	}
 	old = login->discovery ? NULL : find_session(c);
+	close_waiting(c);
 	c->waits_for_session = old != NULL;
 	if (old != NULL)
-		iscsi_conn_close(old, "its initiator has logged in anew");
+		iscsi_conn_close(old, LOGGED_IN_ANEW);
 	else if (iscsi_tasks_start(c) != 0)
 		session_answer(c, ISCSI_LOGIN_NO_RESOURCES);
 	else if (login->discovery)
@@ -634,7 +647,8 @@ portal_of(int fd, char *text, size_t size)
 	    getnameinfo((struct sockaddr *)&a, length, host, sizeof host, port, sizeof port,
 			NI_NUMERICHOST | NI_NUMERICSERV) != 0 ||
 	    a.ss_family == AF_UNIX)
-		return; /* not one that could be named */
+		return;                  /* not one that could be named */
+	host[strcspn(host, "%")] = '\0'; /* the link is ours, not the peer's */
 	snprintf(text, size, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 

@@ -374,8 +374,10 @@ int
 state_make(const char *directory, uid_t user, gid_t group, struct pl_error *err)
 {
 	/* Nobody else would make that. */
-	if (strncmp(directory, OF_DEVICES "/", strlen(OF_DEVICES "/")) == 0)
-		mkdir(OF_DEVICES, 0755);
+	if (strncmp(directory, OF_DEVICES "/", strlen(OF_DEVICES "/")) == 0 &&
+	    mkdir(OF_DEVICES, 0755) == -1 && errno != EEXIST)
+		return pl_error_say(err, -errno, "%s: make: %s; state=DIR names another place",
+				    OF_DEVICES, strerror(errno));
 	if (mkdir(directory, 0700) == -1)
 		return errno == EEXIST ? 0 : pl_error_set(err, -errno, "state=%s: make", directory);
 	if (geteuid() == 0 && chown(directory, user, group) == -1)

@@ -198,13 +198,22 @@ received(struct iscsi_task *t)
 		iscsi_task_free(t);
 }
 
+/* It is answered, or being so. The initiator may have the answer already, and use the tag again. */
+static bool
+is_over(const struct iscsi_task *t)
+{
+	return t->freed || (t->ended && t->sequences == 0);
+}
+
 /* Data segments are for one of these only. */
 static struct iscsi_task *
 task_by_tag(const struct iscsi_conn *c, uint32_t itt)
 {
 	for (unsigned i = 0; i < c->fresh; i++) {
-		if (c->tags[i] == itt && c->slots[i].kind == TASK_COMMAND && !c->slots[i].freed)
-			return &c->slots[i];
+		struct iscsi_task *t = &c->slots[i];
+
+		if (c->tags[i] == itt && t->kind == TASK_COMMAND && !is_over(t))
+			return t;
 	}
 	return NULL;
 }

@@ -232,9 +232,10 @@ def a_disk_behind_chap_conforms(factory, only):
         with open(secrets, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write("in somebody a-long-secret\n")
         with open(conf, "w") as f:
-            f.write("[export disk]\npath = %s\n[target iqn.2026-11.org.example:chap]\n"
-                    "chap = %s\nlun.0 = disk\n" % (factory.image(SIZE, "disk%d.img" % number),
-                                                   secrets))
+            f.write("[server]\nstate = %s\n[export disk]\npath = %s\n"
+                    "[target iqn.2026-11.org.example:chap]\nchap = %s\nlun.0 = disk\n" %
+                    (factory.path("state%d" % number),
+                     factory.image(SIZE, "disk%d.img" % number), secrets))
         s = factory(args=["-c", conf], iscsi=True)
         s.urls = [s.iscsi_uri.replace("://", "://somebody%a-long-secret@")]
         return s

@@ -942,6 +942,30 @@ def writes_beyond_all_memory_are_answered(factory):
 
 
 @on_platterd
+def commands_that_wait_for_each_other_wait_for_no_memory(factory):
+    """A read between ordered writes, which take all the memory that a session may have."""
+    with serving(factory, "32M") as s, s.connect() as c:
+        c.answer_r2ts = False
+        first = c.command(write(0, 128), dout=b"1" * 64 * KiB, first=0, unsolicited=0,
+                          attribute=iscsiraw.ORDERED)
+        middle = c.command(read(0, 8192), 4 * MiB)
+        rest = [c.command(write(0, 8192), dout=b"2" * 4 * MiB, first=0, unsolicited=0,
+                          attribute=iscsiraw.ORDERED) for _ in range(3)]
+        while not c.tasks[first].r2ts:
+            c.receive()
+        time.sleep(0.2)
+        c.answer_r2ts = True
+        for itt in [first] + rest:
+            for ttt in list(c.tasks[itt].r2ts):
+                c.answer_r2t(c.tasks[itt], ttt)
+        c.finish(first).check()
+        assert c.finish(middle).check().data == b"1" * 64 * KiB + bytes(4 * MiB - 64 * KiB)
+        for itt in rest:
+            c.finish(itt).check()
+        assert content(c, 8191, 1) == b"2" * 512
+
+
+@on_platterd
 def memory_that_is_held_without_getting_on_is_taken_back(factory):
     """Who keeps others waiting for it is cut off, and they go on."""
     with serving(factory, "64M", args=["--memory", "64M", "--loops", "1"]) as s:

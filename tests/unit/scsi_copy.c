@@ -716,6 +716,43 @@ TEST(a_destination_that_is_reserved_meanwhile_ends_the_copy)
 	lab_close(&s);
 }
 
+static void
+reserve_out(struct initiator *i, uint8_t action, uint8_t type, uint64_t key, uint64_t action_key)
+{
+	uint8_t list[24] = { 0 };
+
+	put_be64(list, key);
+	put_be64(list + 8, action_key);
+	assert_good(scsi_do_lun(i, 1, CDB(0x5f, action, type, 0, 0, 0, 0, 0, 24, 0), DATA_OUT, 24,
+				list));
+}
+
+/* By a command to another unit, too. */
+TEST(no_piece_of_a_copy_comes_after_preempt_and_abort_of_its_destination)
+{
+	uint8_t *then = test_alloc(4 * MiB), *later = test_alloc(4 * MiB);
+	struct task long_one = { .hold = false };
+	struct list l;
+	struct lab s;
+
+	open_slow(&s, &l);
+	do_write(&s.disk[0].f, 0, 4 * MiB, 0x55, 0);
+	reserve_out(&s.a, 0, 0, 0, 1); /* REGISTER */
+	reserve_out(&s.b, 0, 0, 0, 2);
+	reserve_out(&s.a, 1, 1, 1, 0); /* RESERVE: Write Exclusive */
+	start_copy(&long_one, &s.a, &l);
+	lab_settle(&s);
+	reserve_out(&s.b, 5, 1, 2, 1); /* PREEMPT AND ABORT */
+	do_read(&s.disk[1].f, 0, 4 * MiB, then);
+	assert_status(task_wait(&long_one), SCSI_RESERVATION_CONFLICT);
+	do_read(&s.disk[1].f, 0, 4 * MiB, later);
+	assert_mem(later, then, 4 * MiB);
+	assert_filled(later + 4 * MiB - 4096, 0, 4096); /* it had not come so far */
+	free(then);
+	free(later);
+	lab_close(&s);
+}
+
 TEST(a_session_that_ends_takes_its_copy_with_it)
 {
 	struct task long_one = { .hold = false };

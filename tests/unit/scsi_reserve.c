@@ -1233,6 +1233,8 @@ TEST(what_we_did_not_write_is_refused)
 	"\",\"all-target-ports\":false,\"holder\":" holder "}"
 		"{\"type\":0,\"registrations\":[" ONE("000000000001", "0000000000000001",
 						      "true") "]}",
+		"{\"type\":4294967297,\"registrations\":[" ONE("000000000001", "0000000000000001",
+							       "true") "]}",
 		"{\"type\":1,\"registrations\":[" ONE("000000000001", "0000000000000001",
 						      "false") "]}",
 		"{\"type\":7,\"registrations\":[" ONE("000000000001", "0000000000000001",

@@ -166,6 +166,40 @@ TEST(commands_wait_for_those_that_they_must_not_meet)
 		pthread_join(encounters[i].thread, NULL);
 }
 
+/* Or what waits for its blocks might wait for ever. */
+TEST(nobody_overtakes_one_that_waits_for_the_same_blocks)
+{
+	struct task first = { .hold = false }, atomic = { .hold = false }, last = { .hold = false };
+	struct lab s;
+
+	lab_open(&s, NO_OPTIONS, SLOW("read"));
+	submit(&first, &s.a, READ, 100, 0, SCSI_SIMPLE);
+	submit(&atomic, &s.a, ATOMIC, 100, 1, SCSI_SIMPLE);
+	submit(&last, &s.b, READ, 100, 2, SCSI_SIMPLE);
+	assert_good(task_wait(&last));
+	assert_true(first.done && atomic.done);
+	assert_true(atomic.answer.rank < last.answer.rank);
+	lab_close(&s);
+}
+
+/* It names its blocks only when its list has come. */
+TEST(an_unmap_waits_for_what_nobody_may_see_half_done)
+{
+	uint8_t list[24] = { [1] = 22, [3] = 16, [14] = 4, [19] = 1 };
+	struct task atomic = { .hold = false }, unmap = { .hold = false };
+	struct lab s;
+
+	lab_open(&s, NO_OPTIONS, SLOW("write"));
+	submit(&atomic, &s.a, ATOMIC, 100, 0, SCSI_SIMPLE);
+	lab_settle(&s);
+	assert_false(atomic.done);
+	task_send(&unmap, &s.b, 0, CDB(SCSI_UNMAP, 0, 0, 0, 0, 0, 0, 0, 24, 0), DATA_OUT, 24, list,
+		  SCSI_SIMPLE);
+	assert_good(task_wait(&unmap));
+	assert_true(atomic.done);
+	lab_close(&s);
+}
+
 /* SAM-5, "Task attributes" */
 TEST(ordered_waits_for_all_before_it_and_all_after_it_wait)
 {
@@ -203,6 +237,30 @@ TEST(all_that_have_not_started_wait_for_head_of_queue)
 	assert_true(t[3].answer.rank < t[0].answer.rank); /* waits for none of its kind */
 	assert_true(t[0].answer.rank < t[1].answer.rank);
 	assert_true(t[1].answer.rank < t[2].answer.rank);
+	lab_close(&s);
+}
+
+/* There may be no more of it than those hold who come later, and wait. */
+TEST(nobody_waits_for_memory_that_those_hold_who_wait_for_it)
+{
+	struct task first = { .hold = true }, read = { .hold = true }, last = { .hold = false };
+	struct task urgent = { .hold = true };
+	struct lab s;
+
+	lab_open(&s, NO_OPTIONS, WORDS("driver=memory", "size=4M"));
+	submit(&first, &s.a, WRITE, 0, 0, SCSI_ORDERED);
+	submit(&read, &s.a, READ, 0, 1, SCSI_SIMPLE);
+	assert_true(read.asked); /* it has to wait for the first, and has its memory then */
+	submit(&last, &s.a, WRITE, 0, 2, SCSI_ORDERED);
+	submit(&urgent, &s.a, WRITE, 0, 3, SCSI_HEAD_OF_QUEUE);
+	task_give(&first, 0);
+	assert_good(task_wait(&first));
+	assert_false(read.done || last.done);
+	task_give(&read, 0);
+	assert_good(task_wait(&read));
+	assert_good(task_wait(&last)); /* it came before the urgent one, which waits for memory */
+	task_give(&urgent, 0);
+	assert_good(task_wait(&urgent));
 	lab_close(&s);
 }
 
@@ -457,6 +515,22 @@ TEST(queries_say_what_is_there_and_change_nothing)
 	login(&s, &s.c, "c", 3);
 	assert_eq(manage(&s.c, SCSI_QUERY_ASYNCHRONOUS_EVENT, 0, NULL), SCSI_FUNCTION_SUCCEEDED);
 	assert_sense(scsi_none(&s.c, TUR), SCSI_UNIT_ATTENTION, SCSI_POWER_ON_RESET);
+	lab_close(&s);
+}
+
+TEST(a_deferred_error_is_an_asynchronous_event)
+{
+	struct lab s;
+
+	log_nothing();
+	lab_open(&s, NO_OPTIONS,
+		 WORDS("driver=fault", "over=memory", "size=4M", "kind=flush", "fault=error"));
+	assert_good(scsi_none(&s.a, cdb_blocks(SCSI_SYNCHRONIZE_CACHE_10, 0x02, 0, 0)));
+	lab_settle(&s);
+	assert_eq(manage(&s.a, SCSI_QUERY_ASYNCHRONOUS_EVENT, 0, NULL), SCSI_FUNCTION_SUCCEEDED);
+	assert_eq(manage(&s.b, SCSI_QUERY_ASYNCHRONOUS_EVENT, 0, NULL), SCSI_FUNCTION_COMPLETE);
+	assert_true(scsi_none(&s.a, TUR).deferred);
+	assert_eq(manage(&s.a, SCSI_QUERY_ASYNCHRONOUS_EVENT, 0, NULL), SCSI_FUNCTION_COMPLETE);
 	lab_close(&s);
 }
 
