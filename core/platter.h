@@ -201,6 +201,8 @@ enum pl_capability {
 	PL_CAP_MULTI_CONN = 1 << 8,
 	PL_CAP_ROTATIONAL = 1 << 9,
 	PL_CAP_WRITE_THROUGH = 1 << 10, /* every write is stable when it is answered */
+	PL_CAP_UNMAP = 1 << 11,         /* TRIM gives storage back */
+	PL_CAP_UNMAP_ZEROES = 1 << 12, /* so does ZERO without NO_HOLE, and writes none but edges */
 };
 
 /* Any byte range may be asked for; these tell what costs least. */

@@ -65,6 +65,6 @@ scsi_read_capacity_16(struct scsi_command *cmd)
 	to[13] = exponent(lu);
 	/* LOWEST ALIGNED LOGICAL BLOCK ADDRESS is 0. */
 	if (scsi_lu_thin(lu))
-		to[14] = 0x80 | 0x40; /* LBPME, LBPRZ */
+		to[14] = 0x80 | (scsi_lu_unmaps_to_zeroes(lu) ? 0x40 : 0); /* LBPME, LBPRZ */
 	scsi_answered(cmd, 32);
 }

@@ -172,8 +172,10 @@ static uint8_t *
 vpd_provisioning(const struct scsi_lu *lu, uint8_t *p)
 {
 	if (scsi_lu_thin(lu)) {
-		p[1] = 0xe4; /* LBPU, LBPWS, LBPWS10; LBPRZ 1 */
-		p[2] = 0x02; /* thin provisioned */
+		p[1] = 0xe0; /* LBPU, LBPWS, LBPWS10 */
+		if (scsi_lu_unmaps_to_zeroes(lu))
+			p[1] |= 0x04; /* LBPRZ */
+		p[2] = 0x02;          /* thin provisioned */
 	}
 	return p + 4;
 }

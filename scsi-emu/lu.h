@@ -56,11 +56,18 @@ scsi_lu_writable(const struct scsi_lu *lu)
 	return (lu->capabilities & PL_CAP_WRITE) != 0;
 }
 
-/* Thin provisioned: unmapping is offered, and what is unmapped reads as zeroes. */
+/* Thin provisioned: unmapping is offered, for it gives storage back. */
 static inline bool
 scsi_lu_thin(const struct scsi_lu *lu)
 {
-	return scsi_lu_writable(lu) && (lu->capabilities & PL_CAP_TRIM) != 0;
+	return scsi_lu_writable(lu) && (lu->capabilities & PL_CAP_UNMAP) != 0;
+}
+
+/* What is unmapped reads as zeroes. */
+static inline bool
+scsi_lu_unmaps_to_zeroes(const struct scsi_lu *lu)
+{
+	return scsi_lu_thin(lu) && (lu->capabilities & PL_CAP_UNMAP_ZEROES) != 0;
 }
 
 /* What is written may stay in a cache until it is flushed or written with FUA. */

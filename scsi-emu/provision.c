@@ -1,9 +1,10 @@
 /*
  * provision.c - UNMAP, WRITE SAME, GET LBA STATUS: what is stored, and what only reads as zeroes.
  *
- * Blocks are unmapped by PL_ZERO: the core punches a hole where the image can have one and writes
- * zeroes elsewhere, so that what was unmapped reads as zeroes however it lies (LBPRZ). A descriptor
- * is one request; of WRITE SAME, zeroes are one, and another pattern is written in pieces.
+ * Blocks are unmapped by PL_ZERO where the image can have holes: the edges of a hole are written,
+ * so that what was unmapped reads as zeroes however it lies (LBPRZ). A device that can discard and
+ * would have to be written full of zeroes gets PL_TRIM, and promises nothing. A descriptor is one
+ * request; of WRITE SAME, zeroes are one, and another pattern is written in pieces.
  *
  * What can go wrong: a descriptor that is out of range, or more than the limits say: all are
  * checked before any is unmapped. Without room for what the edges of a hole cost, or on a failing
@@ -83,8 +84,9 @@ unmapped(struct scsi_command *cmd, int error)
 		scsi_good(cmd);
 	} else {
 		u = descriptor(cmd, (unsigned)cmd->step[UNMAP_NEXT]++);
-		scsi_request(cmd, PL_ZERO, 0, scsi_lu_offset(cmd->lu, u.lba),
-			     u.blocks * scsi_block_size(cmd), NULL, unmapped);
+		scsi_request(cmd, scsi_lu_unmaps_to_zeroes(cmd->lu) ? PL_ZERO : PL_TRIM, 0,
+			     scsi_lu_offset(cmd->lu, u.lba), u.blocks * scsi_block_size(cmd), NULL,
+			     unmapped);
 	}
 }
 

@@ -251,6 +251,8 @@ capabilities_json(unsigned capabilities)
 		{ PL_CAP_MULTI_CONN, "multi_conn" },
 		{ PL_CAP_ROTATIONAL, "rotational" },
 		{ PL_CAP_WRITE_THROUGH, "write_through" },
+		{ PL_CAP_UNMAP, "unmap" },
+		{ PL_CAP_UNMAP_ZEROES, "unmap_zeroes" },
 	};
 	json_t *list = json_array();
 

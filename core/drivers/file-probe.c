@@ -234,6 +234,32 @@ file_probe_rotational(const struct file *f)
 	return queue_read(f, "rotational", word, sizeof word) && word[0] == '1';
 }
 
+static bool
+queue_has(const struct file *f, const char *name)
+{
+	char word[32];
+
+	return queue_read(f, name, word, sizeof word) && strtoull(word, NULL, 10) > 0;
+}
+
+unsigned
+file_probe_unmap(const struct file *f)
+{
+	uint64_t behind = (f->limits.geometry.size + PAGE - 1) / PAGE * PAGE;
+
+	if (f->read_only)
+		return 0;
+	/* A file system says so of a place where there is nothing to change. */
+	if (!f->block)
+		return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)behind,
+				 PAGE) == 0
+			       ? PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES
+			       : 0;
+	if (queue_has(f, "write_zeroes_max_bytes"))
+		return PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES;
+	return queue_has(f, "discard_max_bytes") ? PL_CAP_UNMAP : 0;
+}
+
 /* Whether every block was written before: the first hole, or block that was allocated and
  * never written, is where the file ends. */
 static bool

@@ -258,6 +258,7 @@ declare(struct file *f, const struct file_params *p)
 		l->capabilities |= PL_CAP_EXTENTS;
 	if (!f->direct)
 		l->capabilities |= PL_CAP_CACHE;
+	l->capabilities |= file_probe_unmap(f);
 	if (file_probe_rotational(f))
 		l->capabilities |= PL_CAP_ROTATIONAL;
 	if (cache_modes[p->cache].write_through)

@@ -53,6 +53,8 @@ void file_probe_past(struct file *f);
 bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);
 
 bool file_probe_rotational(const struct file *f);
+/* Those of PL_CAP_UNMAP and PL_CAP_UNMAP_ZEROES that hold. */
+unsigned file_probe_unmap(const struct file *f);
 
 /* Whether a small write to the page cache costs by the size of the folio it falls into. */
 bool file_probe_costly_folios(const struct file *f);

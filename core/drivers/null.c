@@ -66,7 +66,7 @@ null_limits(void *handle, struct pl_driver_limits *out)
 			      .preferred = 4096 },
 		.capabilities = PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA | PL_CAP_ZERO |
 				PL_CAP_FAST_ZERO | PL_CAP_TRIM | PL_CAP_CACHE | PL_CAP_EXTENTS |
-				PL_CAP_MULTI_CONN,
+				PL_CAP_MULTI_CONN | PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES,
 		.align = 1,
 		.mem_align = 1,
 		.zero_align = 1,

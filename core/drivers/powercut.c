@@ -632,7 +632,8 @@ powercut_limits(void *handle, struct pl_driver_limits *out)
 	const struct pl_driver_limits *below = pl_layer_limits(pc->below);
 	/* Not CACHE and EXTENTS, which would have to look through the pieces. */
 	unsigned capabilities = PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_ZERO | PL_CAP_TRIM |
-				PL_CAP_MULTI_CONN | PL_CAP_ROTATIONAL;
+				PL_CAP_MULTI_CONN | PL_CAP_ROTATIONAL | PL_CAP_UNMAP |
+				PL_CAP_UNMAP_ZEROES;
 
 	*out = *below;
 	out->geometry.whole = (uint32_t)atom(pc);

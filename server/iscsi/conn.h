@@ -4,7 +4,8 @@
  *
  *	conn.c     its life: login, moving to the target's worker, serving, closing; deadlines
  *	receive.c  PDUs in: headers, data segments, digests, and the order of commands
- *	task.c     what is asked for: SCSI commands and their data-out, task management, text
+ *	task.c     what is asked for: SCSI commands, task management, text
+ *	data.c     memory for commands, and the data that they are sent
  *	send.c     PDUs out: put together, many with one send
  *
  * Only these look into struct iscsi_conn. Source: RFC 7143.
@@ -102,6 +103,9 @@ struct iscsi_task {
 		struct scsi_management management;
 	};
 };
+
+#define ISCSI_TASK_OF(ptr, member) \
+	((struct iscsi_task *)((char *)(ptr)-offsetof(struct iscsi_task, member)))
 
 struct iscsi_rejected {
 	uint8_t bhs[ISCSI_BHS];
@@ -266,8 +270,6 @@ void iscsi_tasks_free(struct iscsi_conn *c);
 /* The connection closes: what has not been given to scsi-emu is forgotten. Again after the receive
  * that is under way, if one is. */
 void iscsi_tasks_drop(struct iscsi_conn *c);
-/* There may be memory for those that wait. */
-void iscsi_tasks_go_on(struct iscsi_conn *c);
 /* The nexus has ended. */
 void iscsi_tasks_logged_out(struct iscsi_conn *c);
 /* Commands may have numbers up to that. */
@@ -276,22 +278,16 @@ iscsi_max_cmd_sn(const struct iscsi_conn *c)
 {
 	return c->exp_cmd_sn + c->depth - c->ordered - 1;
 }
-/* Bytes of the burst from `from` on. */
-static inline uint32_t
-iscsi_burst(const struct iscsi_conn *c, uint32_t from, uint32_t to)
-{
-	return to - from < c->agreed.max_burst ? to - from : c->agreed.max_burst;
-}
 
 void iscsi_queue_add(struct iscsi_queue *q, struct iscsi_task *t);
 struct iscsi_task *iscsi_queue_take(struct iscsi_queue *q); /* NULL: empty */
 
 /* A header is there, in c->in.bhs, with what AHS it has. */
 void iscsi_task_begin(struct iscsi_conn *c, const uint8_t *ahs);
-/* Says in c->in where its data segment is to go. false: not yet. */
-bool iscsi_task_place(struct iscsi_conn *c);
 /* Its data segment has come. */
 void iscsi_task_data_came(struct iscsi_conn *c);
+/* A command that has not ended, or is still being sent data; or NULL. */
+struct iscsi_task *iscsi_task_by_tag(const struct iscsi_conn *c, uint32_t itt);
 /* It is being answered: one more may come. */
 void iscsi_number_free(struct iscsi_task *t);
 /* The answer has been sent, or will not be. */
@@ -299,6 +295,36 @@ void iscsi_task_free(struct iscsi_task *t);
 
 /* receive.c lets no header in while there is no place for this. */
 void iscsi_reject(struct iscsi_conn *c, const uint8_t *bhs, enum iscsi_reject reason);
+
+/* ---- data.c ---------------------------------------------------------------------- */
+
+/* At once, or not at all. */
+bool iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held,
+		      uint64_t length);
+/* All that t has. */
+void iscsi_memory_give(struct iscsi_task *t);
+/* There may be memory for those that wait. */
+void iscsi_tasks_go_on(struct iscsi_conn *c);
+
+/* For scsi_command.on_buffer. */
+void iscsi_command_buffer(struct scsi_command *cmd);
+/* The command has ended: nothing more is gathered for it. */
+void iscsi_data_end(struct iscsi_task *t);
+/* So many sequences of t's are awaited. */
+void iscsi_sequences_set(struct iscsi_task *t, unsigned sequences);
+
+/* A Data-Out has begun, in c->in. */
+void iscsi_data_out(struct iscsi_conn *c);
+/* Says in c->in where its data segment is to go. false: not yet. */
+bool iscsi_task_place(struct iscsi_conn *c);
+/* That many bytes of t's data have come; final: with the last PDU of a sequence. */
+void iscsi_data_arrived(struct iscsi_task *t, uint32_t length, bool final);
+/* Bytes of the burst from `from` on. */
+static inline uint32_t
+iscsi_burst(const struct iscsi_conn *c, uint32_t from, uint32_t to)
+{
+	return to - from < c->agreed.max_burst ? to - from : c->agreed.max_burst;
+}
 
 /* ---- send.c ---------------------------------------------------------------------- */
 

@@ -1,29 +1,17 @@
 /*
- * task.c - what an initiator asks for: SCSI commands with their data, task management, text.
+ * task.c - what an initiator asks for: SCSI commands, task management, text.
  *
- * The good path of a command: it has the next CmdSN, gets a slot, and scsi-emu says how much
- * memory it wants. Of a write, immediate data goes there; then the unsolicited sequence comes, and
- * what is still missing is asked for by R2T, burst after burst. When all of it is there the
- * command goes, and its outcome is send.c's.
+ * The good path of a command: it has the next CmdSN, gets a slot, and goes to scsi-emu, which says
+ * how much memory it wants; data.c brings that, and the data. Its outcome is send.c's.
  *
  * The window of commands (MaxCmdSN) is as wide as there are slots for commands that have not been
  * answered, so one that is in it has a slot. What has no CmdSN of its own has a few, too; beyond
  * these it is rejected.
  *
- * Memory: a connection's commands may hold so much; more wait in their order. Data that comes
- * unasked has to be put somewhere meanwhile, for data that somebody else asked for may stand
- * behind it: in early memory, of the size of that data. If there is none of that either, the
- * stream is left alone, unless data of another command is awaited: then the command is answered
- * BUSY. Commands that hold early memory never wait for the memory of all, where others could wait
- * for what they hold: they are answered BUSY, too.
- *
  * The other paths:
  * - it comes before its turn (CmdSN): it is held back until those before it have come.
  * - it is out of the window: it is ignored.
  * - it is malformed: it is rejected. Its turn is over then all the same.
- * - its data comes in the wrong order or amount: it ends with ABORTED COMMAND.
- * - it ends before its data has come: what comes is thrown away, and its status is sent after the
- *   last PDU of each sequence, as the initiator may still be sending (RFC 7143, "Reject").
  * - it is aborted: its slot is free at once; data that still comes for it finds nobody (the
  *   target transfer tag has a serial number), and is thrown away.
  */
@@ -35,9 +23,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define TASK_OF(ptr, member) \
-	((struct iscsi_task *)((char *)(ptr)-offsetof(struct iscsi_task, member)))
 
 #define AHS_EXTENDED_CDB 1
 #define AHS_READ_LENGTH  2
@@ -62,18 +47,6 @@ iscsi_queue_take(struct iscsi_queue *q)
 	if (t != NULL)
 		q->first = t->next;
 	return t;
-}
-
-static void
-queue_remove(struct iscsi_queue *q, struct iscsi_task *t)
-{
-	struct iscsi_task **at = &q->first;
-
-	while (*at != t)
-		at = &(*at)->next;
-	*at = t->next;
-	if (q->last == &t->next)
-		q->last = at;
 }
 
 /* ---- slots ----------------------------------------------------------------------- */
@@ -139,26 +112,6 @@ slot_take(struct iscsi_conn *c, const uint8_t *bhs)
 	return t;
 }
 
-static void
-memory_give(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held)
-{
-	uint64_t length = *held;
-
-	if (length == 0)
-		return;
-	*held = 0;
-	c->held -= length;
-	c->held_small -= wish->small ? length : 0;
-	room_give(c->worker->room, wish->memory, length, wish->small);
-}
-
-static void
-early_give(struct iscsi_task *t)
-{
-	t->conn->held_early -= t->held_early;
-	memory_give(t->conn, &t->early, &t->held_early);
-}
-
 void
 iscsi_number_free(struct iscsi_task *t)
 {
@@ -175,8 +128,7 @@ iscsi_task_free(struct iscsi_task *t)
 		t->freed = true;
 		return;
 	}
-	memory_give(c, &t->wish, &t->held);
-	early_give(t);
+	iscsi_memory_give(t);
 	if (t->kind == TASK_TEXT)
 		c->text.busy = false;
 	iscsi_number_free(t);
@@ -205,9 +157,8 @@ is_over(const struct iscsi_task *t)
 	return t->freed || (t->ended && t->sequences == 0);
 }
 
-/* Data segments are for one of these only. */
-static struct iscsi_task *
-task_by_tag(const struct iscsi_conn *c, uint32_t itt)
+struct iscsi_task *
+iscsi_task_by_tag(const struct iscsi_conn *c, uint32_t itt)
 {
 	for (unsigned i = 0; i < c->fresh; i++) {
 		struct iscsi_task *t = &c->slots[i];
@@ -235,360 +186,16 @@ iscsi_reject(struct iscsi_conn *c, const uint8_t *bhs, enum iscsi_reject reason)
 	iscsi_send_soon(c);
 }
 
-/* ---- memory ---------------------------------------------------------------------- */
-
-static void gather_on(struct iscsi_task *t);
-
-static void
-memory_held(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held)
-{
-	*held = wish->length;
-	c->held += wish->length;
-	c->held_small += wish->small ? wish->length : 0;
-}
-
-/* At once, or not at all. */
-static bool
-memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held, uint64_t length)
-{
-	*wish = (struct room_wish){ .length = length,
-				    .small = c->held_small + length <= ROOM_SMALL };
-	if (!room_take(c->worker->room, wish)) {
-		room_forget(c->worker->room, wish);
-		return false;
-	}
-	memory_held(c, wish, held);
-	return true;
-}
-
-/* Back to scsi-emu. t may be gone then, if the connection closes. */
-static void
-command_go(struct iscsi_task *t, int error)
-{
-	t->asks = false;
-	t->conn->asking--;
-	scsi_command_go(&t->cmd, error);
-}
-
-static void
-wanting_remove(struct iscsi_task *t)
-{
-	struct iscsi_conn *c = t->conn;
-
-	t->wanting = false;
-	queue_remove(&c->wanting, t);
-	if (t->wish.waiting)
-		room_forget(c->worker->room, &t->wish);
-	if (c->wanting.first != NULL)
-		iscsi_conn_pump(c);
-}
-
-/* There is no memory for it. */
-static void
-refuse(struct iscsi_task *t)
-{
-	wanting_remove(t);
-	command_go(t, -ENOMEM);
-}
-
-/* Those that hold early memory do not wait for that of all. */
-static void
-early_refuse(struct iscsi_conn *c)
-{
-	struct iscsi_task *t = c->wanting.first;
-
-	while (t != NULL) {
-		if (t->held_early == 0) {
-			t = t->next;
-			continue;
-		}
-		refuse(t);
-		t = c->wanting.first; /* the list may be another now */
-	}
-}
-
-/* It has its memory. */
-static void
-memory_came(struct iscsi_task *t)
-{
-	t->cmd.memory = t->wish.memory;
-	if (t->held_early > 0) {
-		uint64_t n = t->arrived < t->cmd.transfer_out ? t->arrived : t->cmd.transfer_out;
-
-		memcpy(t->wish.memory, t->early.memory, n);
-		early_give(t);
-	}
-	if (t->cmd.transfer_out > 0)
-		gather_on(t);
-	else
-		command_go(t, 0);
-}
-
-static void
-memory_granted(struct room_wish *wish)
-{
-	struct iscsi_task *t = TASK_OF(wish, wish);
-
-	memory_held(t->conn, wish, &t->held);
-	iscsi_conn_pump(t->conn);
-}
-
-void
-iscsi_tasks_go_on(struct iscsi_conn *c)
-{
-	struct iscsi_task *t;
-
-	while ((t = c->wanting.first) != NULL && !t->wish.waiting) {
-		uint64_t length = t->wish.length;
-
-		if (t->receiving && t->held_early > 0)
-			return; /* more comes to where it is now */
-		if (t->held == 0) {
-			/* What is early does not count: it is there for want of memory. */
-			if (c->held > c->held_early &&
-			    c->held - c->held_early + length > ISCSI_HOLD_MAX)
-				return;
-			t->wish.small = c->held_small + length <= ROOM_SMALL;
-			t->wish.granted = memory_granted;
-			if (!room_take(c->worker->room, &t->wish)) {
-				early_refuse(c);
-				return;
-			}
-			memory_held(c, &t->wish, &t->held);
-		}
-		iscsi_queue_take(&c->wanting);
-		t->wanting = false;
-		memory_came(t);
-	}
-}
-
-/* ---- data-out -------------------------------------------------------------------- */
-
-/* Whether it still waits for data that others of this connection may stand before. */
-static void
-sequences_set(struct iscsi_task *t, unsigned sequences)
-{
-	struct iscsi_conn *c = t->conn;
-
-	c->expecting -= t->sequences > 0 && !t->ended;
-	t->sequences = sequences;
-	c->expecting += t->sequences > 0 && !t->ended;
-	if (c->in.part == PART_PLACE)
-		iscsi_conn_pump(c); /* it must not stand in the way */
-}
-
-/* The sequence that comes next is by R2T. */
-static void
-sequence_begin(struct iscsi_task *t)
-{
-	t->data_sn = 0;
-	t->sequence_end = t->arrived + iscsi_burst(t->conn, t->arrived, t->asked);
-}
-
-static void
-r2ts_add(struct iscsi_task *t)
-{
-	struct iscsi_conn *c = t->conn;
-
-	if (t->owes_r2t)
-		return;
-	t->owes_r2t = true;
-	t->next_r2t = NULL;
-	if (c->r2ts == NULL)
-		c->r2ts_last = &c->r2ts;
-	*c->r2ts_last = t;
-	c->r2ts_last = &t->next_r2t;
-	iscsi_send_soon(c);
-}
-
-static void
-r2ts_remove(struct iscsi_task *t)
-{
-	struct iscsi_conn *c = t->conn;
-	struct iscsi_task **at = &c->r2ts;
-
-	if (!t->owes_r2t)
-		return;
-	t->owes_r2t = false;
-	while (*at != t)
-		at = &(*at)->next_r2t;
-	*at = t->next_r2t;
-	if (c->r2ts_last == &t->next_r2t)
-		c->r2ts_last = at;
-}
-
-/* It has memory, and data is missing that does not come unasked: as many bursts are asked for as
- * may be. */
-static void
-ask(struct iscsi_task *t)
-{
-	uint32_t all = (uint32_t)t->cmd.transfer_out;
-	unsigned sequences = t->sequences;
-	bool first = sequences == 0;
-
-	if (first)
-		t->asked = t->put = t->arrived;
-	for (; sequences < t->conn->agreed.max_outstanding_r2t && t->asked < all; sequences++)
-		t->asked += iscsi_burst(t->conn, t->asked, all);
-	sequences_set(t, sequences);
-	if (first)
-		sequence_begin(t);
-	if (t->put < t->asked)
-		r2ts_add(t);
-}
-
-/* It has memory; more of its data may have come. */
-static void
-gather_on(struct iscsi_task *t)
-{
-	if (t->failed)
-		command_go(t, -EPROTO);
-	else if (t->arrived >= t->cmd.transfer_out)
-		command_go(t, 0);
-	else if (!t->unsolicited && !t->receiving)
-		ask(t);
-}
-
-/* The order or amount of its data is wrong. */
-static void
-data_failed(struct iscsi_task *t)
-{
-	t->failed = true;
-	if (t->wanting)
-		wanting_remove(t);
-	if (t->asks)
-		command_go(t, -EPROTO);
-}
-
-/* The last PDU of a sequence has come. */
-static void
-sequence_over(struct iscsi_task *t)
-{
-	if (t->sequences == 0)
-		return;
-	t->unsolicited = false;
-	sequences_set(t, t->sequences - 1);
-	if (t->sequences > 0)
-		sequence_begin(t);
-	if (t->ended && t->sequences == 0)
-		iscsi_answer(t);
-}
-
-/* The segment of c->in is the next part of t's data. */
-static void
-place_data(struct iscsi_conn *c, struct iscsi_task *t)
-{
-	struct iscsi_incoming *in = &c->in;
-	uint64_t end = t->held > 0 ? t->cmd.transfer_out : t->held_early;
-	uint8_t *memory = t->held > 0 ? t->wish.memory : t->early.memory;
-
-	if (t->ended || t->arrived >= end)
-		return; /* nobody wants it */
-	in->to = memory + t->arrived;
-	in->place = in->left < end - t->arrived ? in->left : (uint32_t)(end - t->arrived);
-}
-
-/* RFC 7143, "SCSI Data-Out" */
-static void
-data_out(struct iscsi_conn *c)
-{
-	const uint8_t *bhs = c->in.bhs;
-	uint32_t ttt = get_be32(bhs + 20), offset = get_be32(bhs + 40), length = c->in.left;
-	unsigned slot = ttt & 0xffff;
-	bool final = (bhs[1] & ISCSI_FINAL) != 0;
-	struct iscsi_task *t;
-
-	if (ttt == ISCSI_NO_TAG) {
-		t = task_by_tag(c, get_be32(bhs + 16));
-	} else if (slot >= c->fresh) {
-		iscsi_reject(c, bhs, ISCSI_REJECT_INVALID_FIELD);
-		return;
-	} else {
-		t = &c->slots[slot];
-		if (t->serial != ttt >> 16 || t->kind != TASK_COMMAND || t->freed)
-			t = NULL;
-	}
-	if (t == NULL)
-		return; /* it is for one that has ended */
-
-	c->in.task = t;
-	t->receiving = true;
-	if (t->ended || t->failed)
-		return;
-	if (t->sequences == 0 || t->unsolicited != (ttt == ISCSI_NO_TAG) ||
-	    get_be32(bhs + 36) != t->data_sn || offset != t->arrived ||
-	    length > t->sequence_end - t->arrived ||
-	    (final && !t->unsolicited && length != t->sequence_end - t->arrived)) {
-		data_failed(t);
-		return;
-	}
-	t->data_sn++;
-	place_data(c, t);
-}
-
-static void
-data_arrived(struct iscsi_task *t, uint32_t length, bool final)
-{
-	if (!t->ended && !t->failed)
-		t->arrived += length;
-	if (final)
-		sequence_over(t);
-	if (t->asks && t->held > 0)
-		gather_on(t);
-}
-
 /* ---- commands -------------------------------------------------------------------- */
-
-static void
-command_buffer(struct scsi_command *cmd)
-{
-	struct iscsi_task *t = TASK_OF(cmd, cmd);
-	struct iscsi_conn *c = t->conn;
-
-	t->asks = true;
-	c->asking++;
-	if (cmd->memory_length > ISCSI_ROOM_MAX) {
-		command_go(t, -ENOMEM);
-		return;
-	}
-	if (t->failed) {
-		command_go(t, -EPROTO);
-		return;
-	}
-	t->wish.length = cmd->memory_length;
-	t->wanting = true;
-	iscsi_queue_add(&c->wanting, t);
-	iscsi_tasks_go_on(c);
-}
-
-/* Bursts that have been decided on, but not asked for, are not awaited. */
-static void
-forget_r2ts(struct iscsi_task *t)
-{
-	unsigned sequences = t->sequences;
-
-	for (; t->put < t->asked; t->put += iscsi_burst(t->conn, t->put, t->asked))
-		sequences--;
-	r2ts_remove(t);
-	sequences_set(t, sequences);
-}
 
 static void
 command_done(struct scsi_command *cmd)
 {
-	struct iscsi_task *t = TASK_OF(cmd, cmd);
+	struct iscsi_task *t = ISCSI_TASK_OF(cmd, cmd);
 	struct iscsi_conn *c = t->conn;
 
 	c->under_way--;
-	if (t->asks) {
-		t->asks = false;
-		c->asking--;
-	}
-	if (t->wanting)
-		wanting_remove(t);
-	forget_r2ts(t);
-	c->expecting -= t->sequences > 0;
-	t->ended = true;
+	iscsi_data_end(t);
 	if (c->state == ISCSI_CLOSING || cmd->outcome == SCSI_ABORTED)
 		iscsi_task_free(t);
 	else if (t->sequences == 0)
@@ -659,7 +266,7 @@ command_read(struct iscsi_task *t, const uint8_t *bhs, const uint8_t *ahs)
 	memcpy(cmd->cdb, bhs + 32, 16);
 	cmd->cdb_length = 16;
 	memcpy(cmd->lun, bhs + 8, sizeof cmd->lun);
-	cmd->on_buffer = command_buffer;
+	cmd->on_buffer = iscsi_command_buffer;
 	cmd->on_done = command_done;
 	if (attribute >= sizeof attributes ||
 	    !take_ahs(cmd, ahs, iscsi_ahs_length(bhs), &read_length))
@@ -676,56 +283,7 @@ command_read(struct iscsi_task *t, const uint8_t *bhs, const uint8_t *ahs)
 	t->unsolicited = !final;
 	t->sequence_end = first;
 	if (!final)
-		sequences_set(t, 1);
-	return true;
-}
-
-/* ---- its place ------------------------------------------------------------------- */
-
-/* Early memory for all that can come unasked. */
-static bool
-early_try(struct iscsi_task *t)
-{
-	if (t->held_early > 0)
-		return true;
-	if (!memory_try(t->conn, &t->early, &t->held_early, t->sequence_end))
-		return false;
-	t->conn->held_early += t->held_early;
-	return true;
-}
-
-/* Whether other commands wait for data that comes behind t's. */
-static bool
-others_expect(const struct iscsi_task *t)
-{
-	return t->conn->expecting > (t->sequences > 0 ? 1 : 0);
-}
-
-bool
-iscsi_task_place(struct iscsi_conn *c)
-{
-	struct iscsi_task *t = c->in.task;
-
-	if (iscsi_opcode(c->in.bhs) != ISCSI_SCSI_COMMAND || t == NULL || t->kind != TASK_COMMAND ||
-	    t->ended || t->failed)
-		return true;
-	if (!t->held_back && (!t->asks || t->cmd.transfer_out == 0))
-		return true; /* no such command takes data */
-	if (t->held == 0) {
-		/* Whoever waits for the worker's memory does so without holding any. */
-		bool early = t->held_back || !c->wanting.first->wish.waiting;
-
-		if (!early || !early_try(t)) {
-			if (t->held_back)
-				t->failed = true; /* it is early; there may be none for it */
-			else if (others_expect(t))
-				refuse(t);
-			else
-				return false;
-			return true;
-		}
-	}
-	place_data(c, t);
+		iscsi_sequences_set(t, 1);
 	return true;
 }
 
@@ -757,7 +315,7 @@ is_held_back(const struct iscsi_conn *c, uint32_t cmd_sn)
 static void
 cancel(struct iscsi_task *t)
 {
-	sequences_set(t, 0);
+	iscsi_sequences_set(t, 0);
 	t->kind = TASK_NOTHING;
 }
 
@@ -808,7 +366,7 @@ management_done(struct scsi_management *m)
 		[SCSI_FUNCTION_REJECTED] = RESPONSE_NOT_SUPPORTED,
 		[SCSI_INCORRECT_LUN] = RESPONSE_NO_LUN,
 	};
-	struct iscsi_task *t = TASK_OF(m, management);
+	struct iscsi_task *t = ISCSI_TASK_OF(m, management);
 	struct iscsi_conn *c = t->conn;
 
 	c->under_way--;
@@ -910,7 +468,7 @@ management_start(struct iscsi_task *t)
 	m->on_done = management_done;
 	memcpy(m->lun, t->lun, sizeof m->lun);
 	if (functions[function].of_task) {
-		task = task_by_tag(c, t->referenced);
+		task = iscsi_task_by_tag(c, t->referenced);
 		if (task != NULL && waits_with_status(task) && m->function == SCSI_ABORT_TASK) {
 			conclude(task);
 			management_answer(t, RESPONSE_COMPLETE);
@@ -1072,7 +630,7 @@ nop_read(struct iscsi_conn *c, struct iscsi_task *t)
 {
 	uint32_t n = c->in.left < c->agreed.max_send ? c->in.left : c->agreed.max_send;
 
-	if (n == 0 || !memory_try(c, &t->wish, &t->held, n))
+	if (n == 0 || !iscsi_memory_try(c, &t->wish, &t->held, n))
 		return; /* without memory it goes without data */
 	t->ping_length = n;
 	c->in.to = t->wish.memory;
@@ -1177,7 +735,7 @@ iscsi_task_begin(struct iscsi_conn *c, const uint8_t *ahs)
 	const uint8_t *bhs = c->in.bhs;
 
 	switch (iscsi_opcode(bhs)) {
-	case ISCSI_DATA_OUT: data_out(c); break;
+	case ISCSI_DATA_OUT: iscsi_data_out(c); break;
 	case ISCSI_NOP_OUT:
 		if (get_be32(bhs + 16) == ISCSI_NO_TAG) {
 			nop_of_none(c);
@@ -1206,8 +764,8 @@ iscsi_task_data_came(struct iscsi_conn *c)
 	if (t != NULL)
 		received(t);
 	if (!freed && t->kind == TASK_COMMAND)
-		data_arrived(t, iscsi_data_length(c->in.bhs),
-			     data && (c->in.bhs[1] & ISCSI_FINAL) != 0);
+		iscsi_data_arrived(t, iscsi_data_length(c->in.bhs),
+				   data && (c->in.bhs[1] & ISCSI_FINAL) != 0);
 	else if (!freed && !t->held_back)
 		task_start(t);
 	if (c->held_back != NULL)

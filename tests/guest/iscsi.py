@@ -134,10 +134,18 @@ def xfs_lives_on_it():
 def a_discard_arrives_at_the_disk():
     """As a request to write zeroes, which may unmap: what is unmapped reads as zeroes."""
     output = run("holds model $(cat /sys/block/sdb/device/model) DISK",
-                 "traced sda blkdiscard -o 0 -l 1048576 /dev/sdb", disk=guest.SCSI_DEBUG, login="login alice 1 sdb",
-                 serve="serve /dev/sda cache=none")
+                 "traced sda blkdiscard -o 0 -l 1048576 /dev/sdb", disk=guest.SCSI_DEBUG,
+                 login="login alice 1 sdb", serve="serve /dev/sda cache=none")
     events = guest.asked(output)
     assert set(events) == {"zero"}, events
+
+
+@served
+def a_discard_is_one_where_zeroes_would_have_to_be_written():
+    """That disk can discard, and cannot zero by itself."""
+    output = run("traced nullb0 blkdiscard -o 0 -l 1048576 /dev/sda")
+    events = guest.asked(output)
+    assert set(events) == {"discard"}, events
 
 
 SG_COMMANDS = """

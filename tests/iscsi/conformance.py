@@ -48,6 +48,10 @@ WRONG_UNLESS_FRESH = {
     "MultipathIO.CompareAndWrite": "fills 256 blocks with zeroes and then wants them in 257",
 }
 
+# Blocks larger than the sectors of the medium are not written whole or not at all, so that the
+# command is not there; and what they are on this machine is not for a test to say.
+UNKNOWN_IF_WHOLE = {"WriteAtomic16.*": "depends on where the image lies"}
+
 # A read-only disk: tests that begin by writing, or want to be told of other things than that.
 WRITES = {
     pattern: "writes" for pattern in (
@@ -207,7 +211,7 @@ def a_disk_with_wide_limits_conforms(factory, _):
              "Write1*.Simple", "WriteSame16.*", "Inquiry.*", "iSCSIResiduals.*"))
 def a_disk_of_4096_byte_blocks_conforms(factory, only):
     run(plain(factory, {"block-size": 4096}), {**ORDINARY, **LARGE_BLOCKS},
-        {"WriteSame16.Unmap": WRONG_BY_DEFAULT["WriteSame16.Unmap"]}, only)
+        {"WriteSame16.Unmap": WRONG_BY_DEFAULT["WriteSame16.Unmap"], **UNKNOWN_IF_WHOLE}, only)
 
 
 @kind(short=("PreventAllow.*", "StartStopUnit.*", "NoMedia.*", "TestUnitReady.*", "Inquiry.*",

@@ -279,6 +279,28 @@ def data_in_the_wrong_order_or_amount_is_no_write(factory):
 
 
 @on_platterd
+def data_that_comes_before_it_is_asked_for_is_no_write(factory):
+    """Its tag has been guessed; the command ends all the same."""
+    with serving(factory) as s, s.connect({"ImmediateData": "No"}) as c:
+        c.answer_r2ts = False
+        itt = c.command(write(0, 8), dout=b"." * 4096, first=0, unsolicited=0)
+        while not c.tasks[itt].r2ts:
+            c.receive()
+        ttt, = c.tasks[itt].r2ts
+        c.answer_r2t(c.tasks[itt], ttt)
+        c.finish(itt).check()
+        sent, c.send_bytes = [], lambda data: sent.append(data)
+        itt = c.command(write(0, 8), dout=b"!" * 4096, first=0, unsolicited=0)
+        c.data_out(itt, 0, b"!" * 4096, ttt + (1 << 16))
+        del c.send_bytes
+        c.send_bytes(b"".join(sent))
+        assert c.finish(itt).condition.startswith("b/")
+        c.answer_r2ts = True
+        assert content(c, 0, 8) == b"." * 4096
+        is_well(c)
+
+
+@on_platterd
 def data_that_may_not_come_unasked_is_refused(factory):
     with serving(factory) as s:
         with s.connect({"ImmediateData": "No"}) as c:
@@ -364,6 +386,22 @@ def immediate_commands_have_no_number(factory):
         c.cdb(TUR).check()
         assert c.ping(immediate=False) == b""
         assert c.exp_cmd_sn == (before + 2) % (1 << 32)
+
+
+@on_platterd
+def a_tag_may_be_used_again_when_its_answer_is_there(factory):
+    """Although that answer is a part of a send which is not over."""
+    with serving(factory, "16M") as s, s.connect() as c:
+        c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * KiB)
+        sent, c.send_bytes = [], lambda data: sent.append(data)
+        tag, large = c.command(TUR), c.command(read(0, 16384), 8 * MiB)
+        del c.send_bytes
+        c.send_bytes(b"".join(sent))
+        c.finish(tag).check()
+        c.command(write(0, 8), dout=b"!" * 4096, first=0, unsolicited=4096, itt=tag)
+        c.finish(large).check()
+        c.finish(tag).check()
+        assert content(c, 0, 8) == b"!" * 4096
 
 
 @on_platterd
@@ -840,6 +878,31 @@ def many_logins_of_one_port_leave_one_session(factory):
             c.socket.close()
         is_well(old[-1])
         old[-1].close()
+
+
+@on_platterd
+def of_those_who_wait_for_a_session_to_end_the_latest_has_it(factory):
+    """The others are logins that their initiator has given up."""
+    with serving(factory, driver="fault", over="memory", kind="write", fault="delay",
+                 delay="1s", repeat="forever") as s:
+        isid = b"\x80\0\0\0\0\x0a"
+        old = s.connect(isid=isid)
+        old.command(write(0, 8), dout=b"!" * 4096)
+        waiting = []
+        for _ in range(4):
+            waiting.append(Client(s.portal, isid=isid))
+            waiting[-1].login_request(0, 1, {"InitiatorName": iscsiraw.INITIATOR,
+                                             "TargetName": s.target, "AuthMethod": "None"})
+            waiting[-1].send_login(1, 3)
+            time.sleep(0.05)
+        for c in waiting[:-1]:
+            c.expect_close()
+        latest = waiting[-1]
+        assert latest.login_response(1).next_stage == 3
+        latest.full = True
+        latest.ready()
+        for c in [old] + waiting:
+            c.socket.close()
 
 
 @on_platterd

@@ -14,7 +14,7 @@
 
 #define EVERYTHING \
 	(PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA | PL_CAP_ZERO | PL_CAP_FAST_ZERO | PL_CAP_TRIM | \
-	 PL_CAP_CACHE | PL_CAP_EXTENTS | PL_CAP_MULTI_CONN)
+	 PL_CAP_CACHE | PL_CAP_EXTENTS | PL_CAP_MULTI_CONN | PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES)
 
 static void
 check_extents(struct fixture *f, uint64_t offset, uint64_t length, unsigned count,

@@ -18,9 +18,9 @@ TEST(it_declares_a_volatile_cache)
 	struct pl_extents x = { .list = list, .max = 2 };
 
 	fixture_open(&f, RING, OVER_MEMORY);
-	assert_eq(pl_export_capabilities(f.ex), PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA |
-							PL_CAP_ZERO | PL_CAP_FAST_ZERO |
-							PL_CAP_TRIM | PL_CAP_MULTI_CONN);
+	assert_eq(pl_export_capabilities(f.ex),
+		  PL_CAP_WRITE | PL_CAP_FLUSH | PL_CAP_FUA | PL_CAP_ZERO | PL_CAP_FAST_ZERO |
+			  PL_CAP_TRIM | PL_CAP_MULTI_CONN | PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES);
 	assert_contains(pl_export_description(f.ex), "FUA: native");
 	assert_contains(pl_export_description(f.ex), "RAM is the medium");
 	assert_str(pl_export_name(f.ex), "memory");

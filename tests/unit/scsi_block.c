@@ -661,6 +661,24 @@ TEST(the_first_block_that_cannot_be_read_is_named_and_those_before_it_come)
 	free(want);
 }
 
+/* The initiator is ready for a part of it only. */
+TEST(a_block_of_which_a_part_is_read_is_named_too)
+{
+	uint8_t data[700], want[512];
+	struct answer a;
+	struct lab s;
+
+	lab_open(&s, WORDS(), BAD_WORDS("512000")); /* block 1000 */
+	do_write_pattern(&s.disk[0].f, 0, SIZE, 9, 0);
+	pattern_fill(want, 512, 999 * 512, 9);
+	a = scsi_in(&s.a, cdb_blocks(SCSI_READ_16, 0, 999, 4), 700, data);
+	assert_sense(a, SCSI_MEDIUM_ERROR, 0x1100);
+	assert_eq(a.information, 1000);
+	assert_eq(a.moved, 512);
+	assert_mem(data, want, 512);
+	lab_close(&s);
+}
+
 TEST(verify_names_the_block_that_cannot_be_read)
 {
 	uint8_t *data = test_alloc(4 * MiB);

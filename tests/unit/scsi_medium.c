@@ -102,6 +102,22 @@ TEST(what_was_written_is_stable_before_the_unit_stops)
 	}
 }
 
+TEST(what_is_on_its_way_when_the_unit_stops_is_not_written)
+{
+	struct task t = { .hold = true };
+	uint8_t block[512] = { 1 };
+	struct lab s;
+
+	lab_open(&s, WORDS(), MEMORY);
+	task_send(&t, &s.b, 0, cdb_blocks(SCSI_WRITE_10, 0, 0, 1), DATA_OUT, 512, block,
+		  SCSI_SIMPLE);
+	assert_good(start_stop(&s.a, 0));
+	task_give(&t, 0);
+	assert_sense(task_wait(&t), SCSI_NOT_READY, 0x0402);
+	check_bytes(&s.disk[0].f, 0, 512, 0);
+	lab_close(&s);
+}
+
 TEST(a_stop_that_a_reset_ends_does_not_come_after_it)
 {
 	struct task t = { .hold = false };

@@ -396,6 +396,21 @@ TEST(a_flush_that_fails_leaves_the_write_cache_on)
 	lab_close(&s);
 }
 
+/* What was written before is stable before nothing more can be written. */
+TEST(a_flush_that_fails_leaves_the_unit_writable)
+{
+	uint8_t page[256], block[512] = { 1 };
+	struct lab s;
+
+	log_nothing();
+	lab_open(&s, WORDS(), WORDS("driver=fault", "over=memory", "size=1M", "kind=flush"));
+	scsi_write_blocks(&s.a, 0, 1, block, 0);
+	assert_sense(change(&s.a, 0x0a, 4, 0x08, true), SCSI_MEDIUM_ERROR, 0x0c00);
+	scsi_mode_page(&s.a, CURRENT | 0x0a, page);
+	assert_eq(page[4] & 0x08, 0);
+	lab_close(&s);
+}
+
 /* What is written is stable at once whatever is asked for: there is nothing to switch. */
 TEST(wce_is_off_and_stays_off_where_the_export_writes_through)
 {

@@ -591,6 +591,33 @@ TEST(status_of_a_large_disk_needs_several_descriptors)
 	lab_close(&s);
 }
 
+/* A device that discards, and would have to be written full to read as zeroes. */
+TEST(what_would_have_to_be_written_is_discarded_and_promises_no_zeroes)
+{
+	struct range range = { 0, 8 };
+	struct pl_counters before, after;
+	uint8_t data[32];
+	struct lab s;
+
+	lab_open(&s, WORDS(), disk_words(0));
+	s.disk[0].lu->capabilities &= ~(unsigned)PL_CAP_UNMAP_ZEROES;
+	do_write(&s.disk[0].f, 0, 4096, 0x33, 0);
+	pl_export_counters(s.disk[0].f.ex, &before);
+	assert_good(unmap(&s.a, &range, 1));
+	pl_export_counters(s.disk[0].f.ex, &after);
+	assert_eq(after.trims - before.trims, 1);
+	assert_eq(after.zeroes + after.writes, before.zeroes + before.writes);
+	assert_good(scsi_in(&s.a, cdb_blocks(SCSI_SERVICE_ACTION_IN_16, 0x10, 0, 32), 32, data));
+	assert_eq(data[14], 0x80); /* LBPME alone */
+	assert_good(scsi_in(&s.a, CDB(SCSI_INQUIRY, 1, 0xb2, 0, 8, 0), 8, data));
+	assert_eq(data[5] & 0x04, 0); /* LBPRZ */
+	/* Zeroes that are asked for are zeroes. */
+	do_write(&s.disk[0].f, 0, 4096, 0x33, 0);
+	assert_good(write_same(&s.a, SCSI_WRITE_SAME_10, UNMAP, range, 512, 0));
+	check_bytes(&s.disk[0].f, 0, 4096, 0);
+	lab_close(&s);
+}
+
 TEST(a_unit_that_is_not_thin_unmaps_nothing_and_says_so)
 {
 	struct range range = { 0, 8 };
@@ -599,7 +626,7 @@ TEST(a_unit_that_is_not_thin_unmaps_nothing_and_says_so)
 	struct lab s;
 
 	lab_open(&s, WORDS(), disk_words(0));
-	s.disk[0].lu->capabilities &= ~(unsigned)PL_CAP_TRIM;
+	s.disk[0].lu->capabilities &= ~(unsigned)PL_CAP_UNMAP;
 	do_write(&s.disk[0].f, 0, 4096, 0x33, 0);
 	assert_sense(unmap(&s.a, &range, 1), SCSI_ILLEGAL_REQUEST, 0x2000);
 	assert_field(write_same(&s.a, SCSI_WRITE_SAME_10, UNMAP, range, 512, 0), 1, 3);

@@ -333,6 +333,22 @@ TEST(what_reserve_has_reserved_is_free_after_logout_and_reset)
 	lab_close(&s);
 }
 
+TEST(what_is_on_its_way_when_another_reserves_is_not_written)
+{
+	struct task t = { .hold = true };
+	uint8_t block[512] = { 1 };
+	struct lab s;
+
+	lab_open(&s, WORDS(), MEMORY);
+	task_send(&t, &s.b, 0, cdb_blocks(SCSI_WRITE_10, 0, 0, 1), DATA_OUT, 512, block,
+		  SCSI_SIMPLE);
+	assert_good(scsi_none(&s.a, cdb_hex("160000000000")));
+	task_give(&t, 0);
+	assert_conflict(task_wait(&t));
+	check_bytes(&s.disk[0].f, 0, 512, 0);
+	lab_close(&s);
+}
+
 /* SPC-4, "Exceptions to SPC-2 RESERVE and RELEASE behavior", and SPC-2, "Reservations" */
 TEST(the_two_methods_exclude_each_other)
 {
@@ -726,6 +742,36 @@ TEST(of_two_who_preempt_and_abort_each_other_one_is_left)
 	assert_good(task_wait(&by_a));
 	assert_sense(task_wait(&by_b), SCSI_UNIT_ATTENTION, UNREGISTERED);
 	assert_true(task_wait(&begun).aborted);
+	assert_eq(keys(&s.a, NULL, NULL), 1);
+	clear_attentions(&s.b);
+	lab_close(&s);
+}
+
+/* The second stands in line while what the first makes is being kept. */
+TEST(a_preempt_and_abort_in_line_is_aborted_by_the_one_before_it)
+{
+	struct task by_a = { .hold = false }, by_b = { .hold = false };
+	uint8_t list_a[24], list_b[24];
+	struct lab s;
+
+	lab_open(&s, WORDS(), MEMORY);
+	assert_good(pr_out(&s.a, IGNORE, 0, 0, 1, APTPL));
+	assert_good(pr_out(&s.b, IGNORE, 0, 0, 2, APTPL));
+	s.hold_saves = true;
+	put_list(list_a, 1, 2, 0);
+	put_list(list_b, 2, 1, 0);
+	task_send(&by_a, &s.a, 0, cdb_out(PREEMPT_AND_ABORT, WE, 24), DATA_OUT, 24, list_a,
+		  SCSI_SIMPLE);
+	task_send(&by_b, &s.b, 0, cdb_out(PREEMPT_AND_ABORT, WE, 24), DATA_OUT, 24, list_b,
+		  SCSI_SIMPLE);
+	lab_settle(&s);
+	assert_false(by_a.done || by_b.done);
+	lab_keep(&s);
+	lab_settle(&s);
+	assert_true(by_a.done && by_b.done);
+	assert_good(by_a.answer);
+	assert_true(by_b.answer.aborted);
+	s.hold_saves = false;
 	assert_eq(keys(&s.a, NULL, NULL), 1);
 	clear_attentions(&s.b);
 	lab_close(&s);
