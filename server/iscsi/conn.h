@@ -279,6 +279,14 @@ iscsi_max_cmd_sn(const struct iscsi_conn *c)
 	return c->exp_cmd_sn + c->depth - c->ordered - 1;
 }
 
+/* SAM-5, "Single level LUN structure", by either method of addressing; whether there is such a unit
+ * is scsi-emu's to say. */
+static inline unsigned
+iscsi_lun(const uint8_t lun[8])
+{
+	return get_be16(lun) & 0x3fff;
+}
+
 void iscsi_queue_add(struct iscsi_queue *q, struct iscsi_task *t);
 struct iscsi_task *iscsi_queue_take(struct iscsi_queue *q); /* NULL: empty */
 

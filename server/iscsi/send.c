@@ -198,13 +198,6 @@ put_response(struct batch *b, const struct iscsi_task *t)
 	pdu_end(b, bhs, sense, length, true);
 }
 
-/* SAM-5, "Single level LUN structure": for counters only; scsi-emu has judged it. */
-static unsigned
-lun_of(const uint8_t *lun)
-{
-	return get_be16(lun) & 0x3fff;
-}
-
 static void
 count(const struct iscsi_task *t, uint64_t now)
 {
@@ -216,7 +209,7 @@ count(const struct iscsi_task *t, uint64_t now)
 	const struct scsi_command *cmd = &t->cmd;
 	const struct iscsi_conn *c = t->conn;
 	enum stats_kind kind = kinds[cmd->counted_as];
-	struct stats *stats = target_stats(c->login.target, lun_of(cmd->lun));
+	struct stats *stats = target_stats(c->login.target, iscsi_lun(cmd->lun));
 
 	if (stats == NULL)
 		return;
@@ -225,7 +218,7 @@ count(const struct iscsi_task *t, uint64_t now)
 	stats_count(stats, kind, cmd->counted_bytes, cmd->counted_error, now - t->began);
 	if (cmd->counted_error == -EIO || cmd->counted_error == -ENOMEM)
 		peer_warn("%s: %s: LUN %u: command %02x: %s", c->client->peer.text,
-			  target_name(c->login.target), lun_of(cmd->lun), cmd->cdb[0],
+			  target_name(c->login.target), iscsi_lun(cmd->lun), cmd->cdb[0],
 			  strerror(-cmd->counted_error));
 }
 

@@ -423,6 +423,12 @@ conclude(struct iscsi_task *t)
 	iscsi_task_free(t);
 }
 
+static bool
+is_same_unit(const uint8_t a[8], const uint8_t b[8])
+{
+	return iscsi_lun(a) == iscsi_lun(b) && memcmp(a + 2, b + 2, 6) == 0;
+}
+
 /* Of the commands that scsi-emu does not have: those that have come before their turn, which is
  * before the function's, are not to start, and those that have ended are not to be answered. */
 static void
@@ -435,14 +441,14 @@ management_of_others(struct iscsi_task *t, unsigned function)
 
 	for (struct iscsi_task *held = t->conn->held_back; held != NULL; held = held->next) {
 		if (held->kind == TASK_COMMAND && iscsi_before(held->cmd_sn, t->cmd_sn) &&
-		    (target || (unit && memcmp(held->lun, t->lun, sizeof t->lun) == 0)))
+		    (target || (unit && is_same_unit(held->lun, t->lun))))
 			cancel(held);
 	}
 	for (unsigned i = 0; i < t->conn->fresh; i++) {
 		struct iscsi_task *ended = &t->conn->slots[i];
 
 		if (waits_with_status(ended) &&
-		    (target || (unit && memcmp(ended->lun, t->lun, sizeof t->lun) == 0)))
+		    (target || (unit && is_same_unit(ended->lun, t->lun))))
 			conclude(ended);
 	}
 }

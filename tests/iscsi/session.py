@@ -798,6 +798,23 @@ def commands_are_aborted_in_the_same_breath(factory):
 
 
 @on_platterd
+def a_reset_ends_what_is_held_back_however_its_unit_is_addressed(factory):
+    with serving(factory) as s, s.connect() as c:
+        for function in (ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET):
+            lost = c.cmd_sn
+            c.cmd_sn = (c.cmd_sn + 1) % (1 << 32)
+            c.command(write(0, 8), dout=b"!" * 4096)
+            other = c.command(write(0, 8), dout=b"!" * 4096, lun=b"\0\0\0\1" + bytes(4))
+            assert c.manage(function, lun=b"\x40" + bytes(7)) == FUNCTION_COMPLETE
+            c.command(TUR, cmd_sn=lost)
+            assert c.finish(other).condition == "5/2500"
+            c.tasks.clear()
+            while c.cdb(TUR).status:
+                pass
+            assert content(c, 0, 8) == bytes(4096)
+
+
+@on_platterd
 def a_cold_reset_ends_all_sessions_of_the_target(factory):
     with serving(factory) as s, s.connect() as c, s.connect() as other:
         itt, _ = gathering(other)
