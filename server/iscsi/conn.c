@@ -9,19 +9,19 @@
  * The good path: login requests come in and are answered (login.c); the first of them names the
  * target, and the connection moves to the worker where that lives. The session begins: a nexus of
  * scsi-emu's is made. In the full feature phase PDUs come in (receive.c), become tasks (task.c),
- *and are answered (send.c), until the initiator logs out: the nexus ends, that is answered, and the
- * connection closed.
+ * and are answered (send.c), until the initiator logs out: the nexus ends, that is answered, and
+ * the connection closed.
  *
  * A session that logs in as one that is there already replaces it (RFC 7143, "Session
  * Reinstatement"): the old one is closed, and its nexus has ended, with all of its writes, before
  * the new one's login is answered.
  *
  * Every other end is one of two: ENDING takes nothing more from the peer, but sends what there is
- *to be sent; CLOSING sends nothing, ends the nexus, and waits for that, for its commands' memory is
- * in use. Whoever comes next finds no write of this one still to come.
+ * to be sent; CLOSING sends nothing, ends the nexus, and waits for that, for its commands' memory
+ * is in use. Whoever comes next finds no write of this one still to come.
  *
- * An initiator that says nothing for long is asked whether it is there (NOP-In), and given up if it
- * does not answer.
+ * An initiator that says nothing for long is asked whether it is there (NOP-In), and given up if
+ * it does not answer.
  */
 #include "conn.h"
 
