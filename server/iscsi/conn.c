@@ -106,8 +106,9 @@ iscsi_conn_close(struct iscsi_conn *c, const char *why)
 {
 	if (c->state == ISCSI_CLOSING)
 		return;
+	if (c->state != ISCSI_ENDING) /* which has its reason, or none: it has logged out */
+		c->why = why;
 	c->state = ISCSI_CLOSING;
-	c->why = why;
 	c->waits_for_session = false;
 	__atomic_store_n(&c->client->phase, CLIENT_CLOSING, __ATOMIC_RELAXED);
 	iscsi_conn_end_nexus(c);

@@ -12,6 +12,7 @@
  */
 #include "conn.h"
 
+#include "../batch.h"
 #include "../stats.h"
 
 #include <assert.h>
@@ -27,47 +28,24 @@ _Static_assert(COPY_MAX >= ISCSI_BHS, "a Reject has a header for its data");
 /* ---- one PDU --------------------------------------------------------------------- */
 
 /* What is being put together for one send. */
-struct batch {
+struct sending {
 	struct iscsi_conn *c;
-	int iovcnt;
-	size_t heads; /* bytes of c->heads in use */
+	struct batch batch;
 };
 
-static void
-add(struct batch *b, void *data, size_t length)
-{
-	struct iovec *next = &b->c->iov[b->iovcnt];
-
-	if (b->iovcnt > 0 && (char *)next[-1].iov_base + next[-1].iov_len == (char *)data) {
-		next[-1].iov_len += length;
-		return;
-	}
-	*next = (struct iovec){ data, length };
-	b->iovcnt++;
-}
-
-/* What was written up to p, after the heads so far, goes out. */
-static void
-add_head(struct batch *b, const uint8_t *p)
-{
-	uint8_t *from = b->c->heads + b->heads;
-
-	add(b, from, (size_t)(p - from));
-	b->heads += (size_t)(p - from);
-}
-
 static bool
-has_room(const struct batch *b)
+has_room(const struct sending *b)
 {
-	return b->iovcnt + IOVS_EACH <= ISCSI_IOVS && b->heads + HEAD_EACH <= ISCSI_HEADS;
+	return b->batch.iovcnt + IOVS_EACH <= ISCSI_IOVS &&
+	       b->batch.used + HEAD_EACH <= ISCSI_HEADS;
 }
 
 /* The header of the next PDU, with the numbers that all have. */
 static uint8_t *
-pdu(struct batch *b, enum iscsi_opcode opcode, uint8_t flags, uint32_t itt)
+pdu(struct sending *b, enum iscsi_opcode opcode, uint8_t flags, uint32_t itt)
 {
 	struct iscsi_conn *c = b->c;
-	uint8_t *bhs = c->heads + b->heads;
+	uint8_t *bhs = batch_head(&b->batch);
 
 	memset(bhs, 0, ISCSI_BHS);
 	bhs[0] = (uint8_t)opcode;
@@ -81,7 +59,7 @@ pdu(struct batch *b, enum iscsi_opcode opcode, uint8_t flags, uint32_t itt)
 
 /* Its data follows; copy: into the buffer, for it does not stay where it is. */
 static void
-pdu_end(struct batch *b, uint8_t *bhs, void *data, uint32_t length, bool copy)
+pdu_end(struct sending *b, uint8_t *bhs, void *data, uint32_t length, bool copy)
 {
 	const struct iscsi_parameters *agreed = &b->c->agreed;
 	uint32_t crc = ISCSI_CRC_START, padding = iscsi_padding(length);
@@ -93,15 +71,15 @@ pdu_end(struct batch *b, uint8_t *bhs, void *data, uint32_t length, bool copy)
 		p += ISCSI_DIGEST;
 	}
 	if (length == 0) {
-		add_head(b, p);
+		batch_add_head(&b->batch, p);
 		return;
 	}
 	if (copy) {
 		memcpy(p, data, length);
 		p += length;
 	} else {
-		add_head(b, p);
-		add(b, data, length);
+		batch_add_head(&b->batch, p);
+		batch_add(&b->batch, data, length);
 	}
 	if (agreed->data_digest != ISCSI_DIGEST_NONE)
 		crc = iscsi_crc_more(crc, data, length);
@@ -111,8 +89,8 @@ pdu_end(struct batch *b, uint8_t *bhs, void *data, uint32_t length, bool copy)
 		p += ISCSI_DIGEST;
 	}
 	p += padding;
-	if (p != b->c->heads + b->heads)
-		add_head(b, p);
+	if (p != batch_head(&b->batch))
+		batch_add_head(&b->batch, p);
 }
 
 /* ---- SCSI ------------------------------------------------------------------------ */
@@ -137,7 +115,7 @@ status_goes_with_data(const struct scsi_command *cmd)
 
 /* As much of it as there is room for. Returns whether that is all. */
 static bool
-put_data_in(struct batch *b, struct iscsi_task *t)
+put_data_in(struct sending *b, struct iscsi_task *t)
 {
 	struct iscsi_conn *c = b->c;
 	struct scsi_command *cmd = &t->cmd;
@@ -180,7 +158,7 @@ put_data_in(struct batch *b, struct iscsi_task *t)
 
 /* RFC 7143, "SCSI Response" */
 static void
-put_response(struct batch *b, const struct iscsi_task *t)
+put_response(struct sending *b, const struct iscsi_task *t)
 {
 	const struct scsi_command *cmd = &t->cmd;
 	uint8_t *bhs = pdu(b, ISCSI_SCSI_RESPONSE, ISCSI_FINAL | residual_flags(cmd), t->itt);
@@ -226,7 +204,7 @@ count(const struct iscsi_task *t, uint64_t now)
 
 /* RFC 7143, "Ready To Transfer". Returns whether those of t are all put. */
 static bool
-put_r2ts(struct batch *b, struct iscsi_task *t)
+put_r2ts(struct sending *b, struct iscsi_task *t)
 {
 	struct iscsi_conn *c = b->c;
 
@@ -249,7 +227,7 @@ put_r2ts(struct batch *b, struct iscsi_task *t)
 }
 
 static void
-put_all_r2ts(struct batch *b)
+put_all_r2ts(struct sending *b)
 {
 	struct iscsi_conn *c = b->c;
 	struct iscsi_task *t;
@@ -263,7 +241,7 @@ put_all_r2ts(struct batch *b)
 /* ---- all others ------------------------------------------------------------------ */
 
 static void
-put_rejects(struct batch *b)
+put_rejects(struct sending *b)
 {
 	struct iscsi_conn *c = b->c;
 	unsigned n = 0;
@@ -282,7 +260,7 @@ put_rejects(struct batch *b)
 
 /* RFC 7143, "NOP-In": asks for an answer; any will do, so the tag tells nothing. */
 static void
-put_ping(struct batch *b)
+put_ping(struct sending *b)
 {
 	uint8_t *bhs = pdu(b, ISCSI_NOP_IN, ISCSI_FINAL, ISCSI_NO_TAG);
 
@@ -293,7 +271,7 @@ put_ping(struct batch *b)
 
 /* RFC 7143, "Asynchronous Message" */
 static void
-put_logout_request(struct batch *b)
+put_logout_request(struct sending *b)
 {
 	uint8_t *bhs = pdu(b, ISCSI_ASYNC_MESSAGE, ISCSI_FINAL, ISCSI_NO_TAG);
 
@@ -306,7 +284,7 @@ put_logout_request(struct batch *b)
 
 /* RFC 7143, "Text Response": a piece of the answer, as long as the initiator takes. */
 static void
-put_text(struct batch *b, const struct iscsi_task *t)
+put_text(struct sending *b, const struct iscsi_task *t)
 {
 	struct iscsi_conn *c = b->c;
 	size_t left = c->text.answer.length - c->text.answered;
@@ -325,7 +303,7 @@ put_text(struct batch *b, const struct iscsi_task *t)
 }
 
 static void
-put_nop(struct batch *b, const struct iscsi_task *t)
+put_nop(struct sending *b, const struct iscsi_task *t)
 {
 	uint8_t *bhs = pdu(b, ISCSI_NOP_IN, ISCSI_FINAL, t->itt);
 
@@ -337,7 +315,7 @@ put_nop(struct batch *b, const struct iscsi_task *t)
 
 /* Task Management and Logout */
 static void
-put_short(struct batch *b, const struct iscsi_task *t, enum iscsi_opcode opcode)
+put_short(struct sending *b, const struct iscsi_task *t, enum iscsi_opcode opcode)
 {
 	uint8_t *bhs = pdu(b, opcode, ISCSI_FINAL, t->itt);
 
@@ -348,7 +326,7 @@ put_short(struct batch *b, const struct iscsi_task *t, enum iscsi_opcode opcode)
 
 /* Returns whether all of the answer is there. */
 static bool
-put_answer(struct batch *b, struct iscsi_task *t, uint64_t now)
+put_answer(struct sending *b, struct iscsi_task *t, uint64_t now)
 {
 	if (t->kind != TASK_COMMAND)
 		iscsi_number_free(t);
@@ -379,7 +357,7 @@ put_answer(struct batch *b, struct iscsi_task *t, uint64_t now)
 static int
 put_together(struct iscsi_conn *c)
 {
-	struct batch b = { .c = c };
+	struct sending b = { c, { .iov = c->iov, .heads = c->heads } };
 	struct iscsi_task **last = &c->sending, *t;
 	uint64_t now = stats_now();
 
@@ -395,7 +373,7 @@ put_together(struct iscsi_conn *c)
 		put_logout_request(&b);
 	if (c->wants_ping && has_room(&b))
 		put_ping(&b);
-	return b.iovcnt;
+	return b.batch.iovcnt;
 }
 
 static bool

@@ -11,6 +11,7 @@
  */
 #include "reply.h"
 
+#include "../batch.h"
 #include "transmission.h"
 
 #include <assert.h>
@@ -96,42 +97,6 @@ report(struct nbd_request *r)
 
 /* ---- heads ----------------------------------------------------------------------- */
 
-/* What is being put together for one send. */
-struct batch {
-	struct nbd_conn *c;
-	int iovcnt;
-	size_t heads; /* bytes of c->heads in use */
-};
-
-static void
-add(struct batch *b, void *data, size_t length)
-{
-	struct iovec *next = &b->c->iov[b->iovcnt];
-
-	if (b->iovcnt > 0 && (char *)next[-1].iov_base + next[-1].iov_len == (char *)data) {
-		next[-1].iov_len += length;
-		return;
-	}
-	*next = (struct iovec){ data, length };
-	b->iovcnt++;
-}
-
-/* What was written up to p, after the heads so far, goes out. */
-static void
-add_head(struct batch *b, const uint8_t *p)
-{
-	uint8_t *from = b->c->heads + b->heads;
-
-	add(b, from, (size_t)(p - from));
-	b->heads += (size_t)(p - from);
-}
-
-static uint8_t *
-next_head(struct batch *b)
-{
-	return b->c->heads + b->heads;
-}
-
 static uint8_t *
 simple_head(uint8_t *p, const struct nbd_request *r, enum nbd_error error)
 {
@@ -163,17 +128,17 @@ answer_error(struct batch *b, const struct nbd_request *r)
 	enum nbd_error error = nbd_error_of(r);
 	const char *text = text_of(r);
 	size_t length = strnlen(text, TEXT_MAX);
-	uint8_t *p = next_head(b);
+	uint8_t *p = batch_head(b);
 
-	if (!b->c->agreed.structured) {
-		add_head(b, simple_head(p, r, error));
+	if (!r->conn->agreed.structured) {
+		batch_add_head(b, simple_head(p, r, error));
 		return;
 	}
 	p = chunk_head(p, r, NBD_REPLY_TYPE_ERROR, true, 4 + 2 + length);
 	p = put_be32(p, error);
 	p = put_be16(p, (uint16_t)length);
 	memcpy(p, text, length);
-	add_head(b, p + length);
+	batch_add_head(b, p + length);
 }
 
 static bool
@@ -216,19 +181,19 @@ answer_read_chunks(struct batch *b, const struct nbd_request *r)
 	if (unit < HOLE_MIN)
 		unit = HOLE_MIN;
 	for (uint64_t at = 0, end; at < r->length; at = end) {
-		uint8_t *p = next_head(b);
+		uint8_t *p = batch_head(b);
 		bool hole = false;
 
 		end = whole ? r->length : run_end(r, at, unit, &hole);
 		if (hole) {
 			p = chunk_head(p, r, NBD_REPLY_TYPE_OFFSET_HOLE, end == r->length, 8 + 4);
 			p = put_be64(p, r->offset + at);
-			add_head(b, put_be32(p, (uint32_t)(end - at)));
+			batch_add_head(b, put_be32(p, (uint32_t)(end - at)));
 			continue;
 		}
 		p = chunk_head(p, r, NBD_REPLY_TYPE_OFFSET_DATA, end == r->length, 8 + end - at);
-		add_head(b, put_be64(p, r->offset + at));
-		add(b, (char *)r->wish.memory + at, end - at);
+		batch_add_head(b, put_be64(p, r->offset + at));
+		batch_add(b, (char *)r->wish.memory + at, end - at);
 	}
 }
 
@@ -266,10 +231,10 @@ put_extents(const struct nbd_request *r, unsigned *count)
 static void
 answer_status(struct batch *b, const struct nbd_request *r)
 {
-	bool extended = b->c->agreed.extended;
+	bool extended = r->conn->agreed.extended;
 	unsigned count;
 	size_t length = put_extents(r, &count);
-	uint8_t *p = next_head(b);
+	uint8_t *p = batch_head(b);
 
 	p = chunk_head(p, r,
 		       extended ? NBD_REPLY_TYPE_BLOCK_STATUS_EXT : NBD_REPLY_TYPE_BLOCK_STATUS,
@@ -277,8 +242,8 @@ answer_status(struct batch *b, const struct nbd_request *r)
 	p = put_be32(p, NBD_BASE_ALLOCATION_ID);
 	if (extended)
 		p = put_be32(p, count);
-	add_head(b, p);
-	add(b, r->wish.memory, length);
+	batch_add_head(b, p);
+	batch_add(b, r->wish.memory, length);
 }
 
 static void
@@ -290,14 +255,14 @@ answer(struct batch *b, const struct nbd_request *r)
 		answer_error(b, r);
 	} else if (op == PL_EXTENTS) {
 		answer_status(b, r);
-	} else if (op == PL_READ && r->length > 0 && b->c->agreed.structured) {
+	} else if (op == PL_READ && r->length > 0 && r->conn->agreed.structured) {
 		answer_read_chunks(b, r);
-	} else if (b->c->agreed.extended || (op == PL_READ && b->c->agreed.structured)) {
-		add_head(b, chunk_head(next_head(b), r, NBD_REPLY_TYPE_NONE, true, 0));
+	} else if (r->conn->agreed.extended || (op == PL_READ && r->conn->agreed.structured)) {
+		batch_add_head(b, chunk_head(batch_head(b), r, NBD_REPLY_TYPE_NONE, true, 0));
 	} else {
-		add_head(b, simple_head(next_head(b), r, NBD_SUCCESS));
+		batch_add_head(b, simple_head(batch_head(b), r, NBD_SUCCESS));
 		if (op == PL_READ && r->length > 0)
-			add(b, r->wish.memory, r->length);
+			batch_add(b, r->wish.memory, r->length);
 	}
 }
 
@@ -329,12 +294,12 @@ forget(struct nbd_request *list)
 static int
 put_together(struct nbd_conn *c)
 {
-	struct batch b = { .c = c };
+	struct batch b = { .iov = c->iov, .heads = c->heads };
 	struct nbd_request **last = &c->sending;
 	uint64_t now = stats_now();
 
 	while (c->answers != NULL && b.iovcnt + IOVS_EACH <= NBD_IOVS &&
-	       b.heads + HEADS_EACH <= NBD_HEADS) {
+	       b.used + HEADS_EACH <= NBD_HEADS) {
 		struct nbd_request *r = c->answers;
 
 		c->answers = r->next;
