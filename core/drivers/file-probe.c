@@ -242,22 +242,32 @@ queue_has(const struct file *f, const char *name)
 	return queue_read(f, name, word, sizeof word) && strtoull(word, NULL, 10) > 0;
 }
 
+/* Trying would change the file's times, if nothing else. */
+static bool
+can_have_holes(const struct file *f)
+{
+	static const unsigned long known[] = { BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC,
+					       F2FS_SUPER_MAGIC,  OCFS2_SUPER_MAGIC,
+					       TMPFS_MAGIC,       XFS_SUPER_MAGIC };
+	struct statfs fs;
+
+	if (fstatfs(f->fd, &fs) == -1)
+		return false;
+	for (unsigned i = 0; i < sizeof known / sizeof *known; i++) {
+		if ((unsigned long)fs.f_type == known[i])
+			return true;
+	}
+	return false;
+}
+
 unsigned
 file_probe_unmap(const struct file *f)
 {
-	uint64_t behind = (f->limits.geometry.size + PAGE - 1) / PAGE * PAGE;
-
 	if (f->read_only)
 		return 0;
-	/* A file system says so of a place where there is nothing to change. */
-	if (!f->block)
-		return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)behind,
-				 PAGE) == 0
-			       ? PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES
-			       : 0;
-	if (queue_has(f, "write_zeroes_max_bytes"))
+	if (f->block ? queue_has(f, "write_zeroes_max_bytes") : can_have_holes(f))
 		return PL_CAP_UNMAP | PL_CAP_UNMAP_ZEROES;
-	return queue_has(f, "discard_max_bytes") ? PL_CAP_UNMAP : 0;
+	return f->block && queue_has(f, "discard_max_bytes") ? PL_CAP_UNMAP : 0;
 }
 
 /* Whether every block was written before: the first hole, or block that was allocated and
