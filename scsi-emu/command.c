@@ -415,8 +415,8 @@ ask_for_buffer(struct scsi_command *cmd)
 }
 
 /* It may start now. */
-static void
-start(struct scsi_command *cmd)
+void
+scsi_command_start(struct scsi_command *cmd)
 {
 	if (cmd->lu != NULL &&
 	    (!pass_reservation(cmd) || !pass_medium(cmd) || !pass_protection(cmd)))
@@ -425,19 +425,13 @@ start(struct scsi_command *cmd)
 	cmd->row->run(cmd);
 }
 
-void
-scsi_command_start(struct scsi_command *cmd)
-{
-	start(cmd);
-}
-
 /* Its memory is there, and in it its data-out, if there is any. */
 static void
 ready(struct scsi_command *cmd)
 {
 	cmd->state = SCSI_WAITING;
 	if (cmd->lu == NULL || scsi_order_ready(&cmd->lu->tasks, cmd))
-		start(cmd);
+		scsi_command_start(cmd);
 }
 
 void

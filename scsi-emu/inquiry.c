@@ -154,7 +154,7 @@ vpd_block_limits(const struct scsi_lu *lu, uint8_t *p)
 	put_be32(p + 24, blocks32(l->unmap_granularity));
 	put_be32(p + 28, l->unmap_granularity > 0 ? 1u << 31 : 0); /* UGAVALID, 0 */
 	put_be64(p + 32, l->write_same);
-	/* Within one physical block: the alignment is its size, any length up to it will do. */
+	/* Within one piece of that size: the alignment is the same, any length up to it will do. */
 	put_be32(p + 40, blocks32(l->atomic));
 	put_be32(p + 44, blocks32(l->atomic));
 	return p + 60;

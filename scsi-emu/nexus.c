@@ -72,8 +72,8 @@ says_all(unsigned asc)
 	return asc >> 8 == SCSI_POWER_ON_RESET >> 8;
 }
 
-void
-scsi_attention_drop(struct scsi_itl *itl, unsigned asc)
+static void
+attention_drop(struct scsi_itl *itl, unsigned asc)
 {
 	unsigned kept = 0;
 
@@ -111,7 +111,7 @@ scsi_attention_take(struct scsi_itl *itl, unsigned *asc)
 	if (itl->attention_count == 0)
 		return false;
 	*asc = itl->attentions[0];
-	scsi_attention_drop(itl, *asc);
+	attention_drop(itl, *asc);
 	return true;
 }
 
@@ -194,22 +194,13 @@ scsi_report_luns(struct scsi_command *cmd)
 	}
 	for (unsigned i = 0; i < nexus->lun_end; i++) {
 		if (nexus->itl[i] != NULL)
-			scsi_attention_drop(nexus->itl[i], SCSI_REPORTED_LUNS_CHANGED);
+			attention_drop(nexus->itl[i], SCSI_REPORTED_LUNS_CHANGED);
 	}
 	put_be32(answer, (uint32_t)(p - answer - 8));
 	scsi_answered(cmd, (size_t)(p - answer));
 }
 
 /* ---- making and ending ----------------------------------------------------------- */
-
-void
-scsi_nexus_port_name(const struct scsi_nexus *nexus, char name[SCSI_PORT_NAME_MAX])
-{
-	const uint8_t *id = nexus->isid;
-
-	snprintf(name, SCSI_PORT_NAME_MAX, "%s,i,0x%02x%02x%02x%02x%02x%02x", nexus->initiator,
-		 id[0], id[1], id[2], id[3], id[4], id[5]);
-}
 
 int
 scsi_nexus_new(struct scsi_target *target, const char *initiator, const uint8_t isid[6],

@@ -62,11 +62,6 @@ struct scsi_itl *scsi_nexus_of_lu(const struct scsi_nexus *nexus, const struct s
 void scsi_attention_add(struct scsi_itl *itl, unsigned asc);
 /* Takes the oldest; false: none. */
 bool scsi_attention_take(struct scsi_itl *itl, unsigned *asc);
-void scsi_attention_drop(struct scsi_itl *itl, unsigned asc);
-
-/* "initiator,i,0xISID" of a TransportID for iSCSI, SPC-4 "TransportID identifiers". */
-#define SCSI_PORT_NAME_MAX (SCSI_NAME_MAX + sizeof ",i,0x000000000000")
-void scsi_nexus_port_name(const struct scsi_nexus *nexus, char name[SCSI_PORT_NAME_MAX]);
 
 /* SAM-5 "I_T nexus loss": what RESERVE reserved is free, and what the nexus has asked to be kept of
  * the unit is forgotten. */

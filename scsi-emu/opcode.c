@@ -758,8 +758,9 @@ lower_bound(uint8_t opcode)
 	return from;
 }
 
-bool
-scsi_row_present(const struct scsi_lu *lu, const struct scsi_row *row)
+/* Whether the unit has it. lu NULL: any. */
+static bool
+is_present(const struct scsi_lu *lu, const struct scsi_row *row)
 {
 	return lu == NULL ||
 	       ((row->needs & ~lu->capabilities) == 0 && (!row->atomic || lu->limits.atomic > 0));
@@ -771,7 +772,7 @@ find(const struct scsi_lu *lu, uint8_t opcode, unsigned service_action, bool *kn
 {
 	*known = false;
 	for (unsigned i = lower_bound(opcode); i < ROWS && rows[i].opcode == opcode; i++) {
-		if (!scsi_row_present(lu, &rows[i]))
+		if (!is_present(lu, &rows[i]))
 			continue;
 		*known = true;
 		if (!rows[i].has_service_action || rows[i].service_action == service_action)
@@ -850,7 +851,7 @@ report_all(struct scsi_command *cmd, bool timeouts)
 	for (unsigned i = 0; i < ROWS; i++) {
 		const struct scsi_row *row = &rows[i];
 
-		if (!scsi_row_present(cmd->lu, row))
+		if (!is_present(cmd->lu, row))
 			continue;
 		p[0] = row->opcode;
 		put_be16(p + 2, row->service_action);

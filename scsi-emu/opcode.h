@@ -61,8 +61,6 @@ const struct scsi_row *scsi_row_find(const struct scsi_lu *lu, const uint8_t *cd
 				     unsigned cdb_length, bool *opcode_known);
 unsigned scsi_row_count(void);
 const struct scsi_row *scsi_row_at(unsigned i); /* by opcode and service action, ascending */
-/* Whether the unit has it (needs). lu NULL: any. */
-bool scsi_row_present(const struct scsi_lu *lu, const struct scsi_row *row);
 
 /* The first bit that the row does not allow: its byte, and *bit. -1: there is none. */
 int scsi_row_check(const struct scsi_row *row, const uint8_t *cdb, int *bit);

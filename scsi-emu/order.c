@@ -83,12 +83,12 @@ attributes_part(const struct scsi_command *cmd, const struct scsi_command *befor
 	return cmd->attribute == SCSI_ORDERED || before->attribute == SCSI_ORDERED;
 }
 
-static bool
-may_start(const struct scsi_task_set *set, const struct scsi_command *cmd)
+bool
+scsi_order_ready(const struct scsi_task_set *set, const struct scsi_command *cmd)
 {
 	bool before = true;
 
-	if (class_of(cmd) == ORDER_NONE || (set->special == 0))
+	if (class_of(cmd) == ORDER_NONE || set->special == 0)
 		return true;
 	for (const struct scsi_command *o = set->first; o != NULL; o = o->next) {
 		bool started = scsi_command_started(o);
@@ -132,12 +132,6 @@ scsi_order_add(struct scsi_task_set *set, struct scsi_command *cmd)
 	set->special += cmd->special;
 }
 
-bool
-scsi_order_ready(struct scsi_task_set *set, struct scsi_command *cmd)
-{
-	return may_start(set, cmd);
-}
-
 /* One that starts may end at once and be freed, and take others with it: so from the front again
  * each time. */
 static void
@@ -152,7 +146,7 @@ start_waiting(struct pl_work *work)
 	lu->unended++; /* it stays until this is done */
 	do {
 		for (cmd = set->first; cmd != NULL; cmd = cmd->next) {
-			if (cmd->state == SCSI_WAITING && may_start(set, cmd))
+			if (cmd->state == SCSI_WAITING && scsi_order_ready(set, cmd))
 				break;
 		}
 		if (cmd != NULL)
@@ -170,11 +164,10 @@ scsi_order_remove(struct scsi_task_set *set, struct scsi_command *cmd)
 	*(cmd->prev != NULL ? &cmd->prev->next : &set->first) = cmd->next;
 	*(cmd->next != NULL ? &cmd->next->prev : &set->last) = cmd->prev;
 	/* While there is nothing special nobody waits. */
-	if (set->special == 0 || set->posted)
-		goto out;
-	set->posted = true;
-	set->work.run = start_waiting;
-	pl_loop_later(set->loop, &set->work);
-out:
+	if (set->special > 0 && !set->posted) {
+		set->posted = true;
+		set->work.run = start_waiting;
+		pl_loop_later(set->loop, &set->work);
+	}
 	set->special -= cmd->special;
 }

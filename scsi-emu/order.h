@@ -21,7 +21,7 @@ struct scsi_task_set {
 /* It has arrived: its place is taken. */
 void scsi_order_add(struct scsi_task_set *set, struct scsi_command *cmd);
 /* It is ready to start: returns true if it may now; else scsi_command_start() follows. */
-bool scsi_order_ready(struct scsi_task_set *set, struct scsi_command *cmd);
+bool scsi_order_ready(const struct scsi_task_set *set, const struct scsi_command *cmd);
 /* It has ended: those that waited for it start soon, on the loop. */
 void scsi_order_remove(struct scsi_task_set *set, struct scsi_command *cmd);
 

@@ -24,7 +24,4 @@ struct scsi_reservations {
 	bool posted;
 };
 
-/* Whether the nexus has what the persistent reservation gives. */
-bool scsi_persist_shares(const struct scsi_registrations *r, const struct scsi_nexus *nexus);
-
 #endif

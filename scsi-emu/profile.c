@@ -112,13 +112,6 @@ const struct pl_option scsi_unit_options[] = {
 	PL_OPTION_END,
 };
 
-const char *
-scsi_profile_name(unsigned profile)
-{
-	assert(profile < sizeof profiles / sizeof *profiles);
-	return profiles[profile].name;
-}
-
 /* ---- options --------------------------------------------------------------------- */
 
 static uint32_t
@@ -316,7 +309,6 @@ identify(struct scsi_lu *lu, const struct unit_options *o, const struct scsi_uni
 	*id = (struct scsi_identity){
 		.removable = o->removable,
 		.dpofua = o->dpofua,
-		.profile = (unsigned)o->profile,
 		/* How fast is not known. */
 		.rotation_rate = pl_params_get(unit->params, "rotation-rate") != NULL
 					 ? (unsigned)o->rotation_rate

@@ -17,8 +17,7 @@ struct scsi_identity {
 	char vendor[9], product[17], revision[5];
 	unsigned rotation_rate; /* VPD B1h: 0 not reported, 1 non-rotating, else rpm */
 	bool removable;
-	bool dpofua;      /* what MODE SENSE says; FUA is honoured in any case */
-	unsigned profile; /* row */
+	bool dpofua; /* what MODE SENSE says; FUA is honoured in any case */
 };
 
 /* What is accepted is what VPD page B0h says: both read this. Blocks of the unit. */
@@ -40,7 +39,5 @@ struct scsi_limits {
 /* Fills lu->identity, limits, block_size, physical_block, block_count from unit. Errors: as
  * scsi_lu_new(). */
 int scsi_profile_apply(struct scsi_lu *lu, const struct scsi_unit *unit, struct pl_error *err);
-
-const char *scsi_profile_name(unsigned profile); /* "platter-1" */
 
 #endif

@@ -65,8 +65,9 @@ scsi_reserve_free(struct scsi_lu *lu)
 
 /* ---- what is forbidden ----------------------------------------------------------- */
 
-bool
-scsi_persist_shares(const struct scsi_registrations *r, const struct scsi_nexus *nexus)
+/* Whether the nexus has what the persistent reservation gives. */
+static bool
+shares(const struct scsi_registrations *r, const struct scsi_nexus *nexus)
 {
 	int place = scsi_registrations_of(r, nexus);
 
@@ -87,7 +88,7 @@ scsi_reserve_conflicts(const struct scsi_lu *lu, const struct scsi_nexus *nexus,
 		return false;
 	if (what == CONFLICT_READ && scsi_type_reading(r->now->type))
 		return false;
-	return !scsi_persist_shares(r->now, nexus);
+	return !shares(r->now, nexus);
 }
 
 /* ---- RESERVE and RELEASE ---------------------------------------------------------- */
@@ -100,7 +101,7 @@ persistent_rules(struct scsi_command *cmd)
 
 	if (now->count == 0)
 		return false;
-	scsi_end(cmd, scsi_persist_shares(now, cmd->nexus) ? SCSI_GOOD : SCSI_RESERVATION_CONFLICT);
+	scsi_end(cmd, shares(now, cmd->nexus) ? SCSI_GOOD : SCSI_RESERVATION_CONFLICT);
 	return true;
 }
 
@@ -221,9 +222,11 @@ scsi_report_capabilities(struct scsi_command *cmd)
 }
 
 #define FULL_STATUS_DESCRIPTOR 24
+/* "initiator,i,0xISID", SPC-4 "TransportID identifiers" */
+#define PORT_NAME_MAX          (SCSI_NAME_MAX + sizeof ",i,0x000000000000")
 /* A TransportID of iSCSI with its header of four bytes; the longest name fills words with its NUL
  * and three bytes more at most. */
-#define TRANSPORT_ID_MAX       (4 + SCSI_PORT_NAME_MAX + 3)
+#define TRANSPORT_ID_MAX       (4 + PORT_NAME_MAX + 3)
 
 /* Returns its length. */
 static size_t
@@ -233,9 +236,9 @@ put_transport_id(uint8_t *p, const struct scsi_port *port)
 	size_t length;
 	int n;
 
-	n = snprintf((char *)p + 4, SCSI_PORT_NAME_MAX, "%s,i,0x%02x%02x%02x%02x%02x%02x",
+	n = snprintf((char *)p + 4, PORT_NAME_MAX, "%s,i,0x%02x%02x%02x%02x%02x%02x",
 		     port->initiator, id[0], id[1], id[2], id[3], id[4], id[5]);
-	assert(n > 0 && (size_t)n < SCSI_PORT_NAME_MAX);
+	assert(n > 0 && (size_t)n < PORT_NAME_MAX);
 	length = ((size_t)n / 4 + 1) * 4;
 	if (length < 20)
 		length = 20;
