@@ -7,11 +7,10 @@
  */
 #include "iscsi/targets.h"
 
-#include "clients.h"
 #include "fuzz.h"
 #include "iscsi/pdu.h"
+#include "served.h"
 #include "spec.h"
-#include "worker.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +23,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define DISK    65536
 #define DEPTH   4
 #define INPUT   32768 /* of what libFuzzer makes */
 #define SENT    (3 << 16)
@@ -32,28 +30,7 @@
 #define LAST    0x4c415354 /* the initiator task tag of the logout at the end */
 #define TARGET  "iqn.a:b"
 
-static struct workers *workers;
-static struct clients *clients;
 static struct targets *targets;
-
-static void
-no_log(enum pl_log_level level, const char *line)
-{
-	(void)level;
-	(void)line;
-}
-
-static struct pl_params *
-params_of(const char *const (*words)[2], unsigned count)
-{
-	struct pl_params *p = pl_params_new();
-	int error = 0;
-
-	for (unsigned i = 0; i < count; i++)
-		error |= pl_params_add(p, words[i][0], words[i][1], NULL);
-	assert(p != NULL && error == 0);
-	return p;
-}
 
 static void
 set_up_targets(struct catalog *catalog, const struct pl_params *none)
@@ -85,36 +62,11 @@ set_up(void)
 		.handshake_timeout = UINT64_C(60) * 1000000000,
 		.depth = DEPTH,
 	};
-	static const char *const memory[][2] = { { "driver", "memory" }, { "size", "64k" } };
-	static const char *const faulty[][2] = {
-		{ "driver", "fault" }, { "over", "memory" },    { "size", "64k" },
-		{ "offset", "8192" },  { "length", "4096" },    { "at", "2" },
-		{ "errno", "EIO" },    { "repeat", "forever" },
-	};
-	struct pl_params *good = params_of(memory, sizeof memory / sizeof *memory);
-	struct pl_params *bad = params_of(faulty, sizeof faulty / sizeof *faulty);
 	struct pl_params *none = params_of(NULL, 0);
-	struct offer_settings offers[] = {
-		{ .name = "w", .params = good },
-		{ .name = "r", .params = good, .read_only = true },
-		{ .name = "f", .params = bad },
-	};
-	unsigned opened;
-	int error;
 
-	pl_log_to(no_log);
-	error = catalog_new(&settings.catalog, 1, NULL);
-	assert(error == 0);
-	error = catalog_apply(settings.catalog, offers, 3, &opened, NULL);
-	assert(error == 0 && opened == 3);
-	error = clients_new(&clients, NULL);
-	assert(error == 0);
-	error = workers_start(&workers, 1, &settings, NULL);
-	assert(error == 0);
+	serve_exports(&settings);
 	set_up_targets(settings.catalog, none);
 	settings.targets = targets;
-	pl_params_free(good);
-	pl_params_free(bad);
 	pl_params_free(none);
 }
 
