@@ -360,7 +360,7 @@ pass_protection(struct scsi_command *cmd)
 static bool
 pass_attention(struct scsi_command *cmd)
 {
-	struct scsi_itl *itl = scsi_nexus_of_lu(cmd->nexus, cmd->lu);
+	struct scsi_itl *itl = scsi_nexus_itl(cmd->nexus, scsi_lun_of(cmd->lun));
 	unsigned asc;
 
 	if ((cmd->row->gates & GATE_ATTENTION) == 0 || itl == NULL)
