@@ -64,7 +64,7 @@ class FrontEnd:
         began = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log, env=env)
-        while not (os.path.exists(self.pid_file) and os.path.getsize(self.pid_file)):
+        while not self.has_started():
             time.sleep(0.005)
             waited = time.monotonic() - began
             if self.process.poll() is not None or self.refused():
@@ -72,8 +72,12 @@ class FrontEnd:
             if waited > 10 * PATIENCE:
                 self.kill()
                 raise StartFailed("hangs at start\n" + self.said(), self.wait(), waited)
-        with open(self.pid_file) as f:
+
+    def has_started(self):
+        """Knows its process id then. One that is refused may take the file away again."""
+        with contextlib.suppress(FileNotFoundError, ValueError), open(self.pid_file) as f:
             self.pid = int(f.read())
+        return self.pid is not None
 
     def refused(self):
         """Whether it will not start, although its process has not ended yet."""
