@@ -5,7 +5,7 @@
  * A read sees the pieces over what is below. A flush writes down, in order, the pieces
  * that were answered before it was asked for (not those that came meanwhile: nobody may
  * rely on them), then flushes below. A FUA write goes down at once, and what older pieces
- * have in its range is forgotten, so that it cannot come back over it.
+ * have in its blocks goes down before it or is forgotten, so that it cannot come back over it.
  *
  * When the power is lost, each piece that is still in the list is kept, dropped or torn
  * (some of its blocks survive), as the seed says; from then on everything fails. What is
@@ -395,11 +395,14 @@ put_image(void *arg, const struct piece *piece)
 static int
 read_medium(struct powercut *pc, char *image)
 {
-	uint64_t size = pl_layer_limits(pc->below)->geometry.size;
+	const struct pl_driver_limits *limits = pl_layer_limits(pc->below);
+	uint64_t size = limits->geometry.size;
+	size_t align = limits->mem_align > sizeof(void *) ? limits->mem_align : sizeof(void *);
 	char *buffer;
 	int error = 0;
 
-	if (posix_memalign((void **)&buffer, 65536, PL_POOL_BUFFER) != 0)
+	if (posix_memalign((void **)&buffer, align,
+			   size < PL_POOL_BUFFER ? size : PL_POOL_BUFFER) != 0)
 		return -ENOMEM;
 	for (uint64_t at = 0, length; at < size && error == 0; at += length) {
 		length = transfer_length(pc, at, size);
@@ -462,21 +465,43 @@ operate_read(struct powercut *pc, const struct pl_part *part)
 	return error != 0 ? error : (int64_t)part->length;
 }
 
+/* What the cache has of [start, end) and piece does not cover. */
+static int
+write_down_edges(struct powercut *pc, const struct piece *piece, uint64_t start, uint64_t end)
+{
+	int error = 0;
+
+	for (const struct piece *p = pc->first; p != NULL && error == 0; p = p->next) {
+		bool covered = p->offset >= piece->offset && piece_end(p) <= piece_end(piece);
+
+		if (p->offset >= start && piece_end(p) <= end && !covered)
+			error = put_below(pc, p);
+	}
+	return error;
+}
+
+/* The medium writes blocks whole: those at the ends of piece have also what the cache has of
+ * them, so that no older write is left with a part of one. */
 static int
 write_through(struct powercut *pc, const struct piece *piece)
 {
 	bool fua = (pl_layer_limits(pc->below)->capabilities & PL_CAP_FUA) != 0;
-	int error = list_split(pc, piece->offset);
+	uint64_t block = atom(pc);
+	uint64_t start = piece->offset / block * block;
+	uint64_t end = (piece_end(piece) + block - 1) / block * block;
+	int error = list_split(pc, start);
 
 	if (error == 0)
-		error = list_split(pc, piece_end(piece));
+		error = list_split(pc, end);
+	if (error == 0)
+		error = write_down_edges(pc, piece, start, end);
 	if (error == 0)
 		error = call_below(pc, PL_WRITE, fua ? PL_FUA : 0, piece->offset, piece->length,
 				   piece->data);
 	if (error == 0 && !fua)
 		error = flush_below(pc);
 	if (error == 0)
-		list_forget(pc, piece->offset, piece_end(piece));
+		list_forget(pc, start, end);
 	return error;
 }
 

@@ -224,6 +224,32 @@ TEST(a_fua_write_makes_only_itself_stable)
 	fixture_close(&f);
 }
 
+/* A block at the end of a FUA write has an older write whole or not at all. */
+TEST(a_fua_write_of_a_part_of_a_block_tears_no_older_write)
+{
+	struct fixture f;
+	unsigned kept = 0, dropped = 0;
+
+	fixture_open(&f, BLOCKING, OVER_MEMORY);
+	do_write(&f, 0, 4 * KiB, 0xaa, 0);
+	do_write(&f, 1 * KiB + 100, 1 * KiB, 0xbb, PL_FUA);
+	for_each_crash_image(&f, im)
+	{
+		assert_bytes(im, 1 * KiB + 100, 1 * KiB, 0xbb);
+		assert_bytes(im, 1 * KiB, 100, 0xaa);
+		assert_bytes(im, 2 * KiB + 100, 412, 0xaa);
+		for (unsigned i = 1; i < 512; i++) {
+			assert_eq(im->data[i], im->data[0]);
+			assert_eq(im->data[3 * KiB + i], im->data[3 * KiB]);
+		}
+		kept += im->data[0] == 0xaa;
+		dropped += im->data[0] == 0;
+	}
+	assert_true(kept > 5 && dropped > 5);
+	check_bytes(&f, 2 * KiB + 100, 1948, 0xaa);
+	fixture_close(&f);
+}
+
 /* ---- the cut --------------------------------------------------------------------- */
 
 TEST(after_the_cut_everything_fails)
