@@ -5,6 +5,10 @@
  * power of two, up to the largest that may be asked for. What is free is in a list for
  * each order, last in, first out, so that warm memory is used again. Pages are the
  * kernel's until they are first used, and again after room_trim().
+ *
+ * A connection is tried when it has moved as many bytes as it then holds, since it last stood
+ * still while it held some: whoever takes no answers, or promises data that does not come, has
+ * never moved as much. So such connections, however many, wait for each other alone.
  */
 #include "room.h"
 
@@ -16,14 +20,22 @@
 #define ROOM_PAGE 4096u
 #define ORDERS    14 /* 4 KiB to 32 MiB */
 #define NONE      UINT32_MAX
+#define PARTS     4u
 
-#define STILL_TICKS 8  /* of quarter seconds, while others wait for memory, */
-#define STILL_PARTS 32 /* in which less than such a part of it has been moved */
+/* Of quarter seconds, while others wait for memory, in which less than such a part has moved of
+ * what one holds of it. */
+#define STILL_TICKS         8
+#define STILL_TICKS_UNTRIED 4
+#define STILL_PARTS         32
 
 struct page {
 	uint32_t next, prev; /* of the free blocks of one order */
 	uint8_t order;       /* of the free block that begins here */
 	bool is_free;
+};
+
+struct queue {
+	struct room_wish *first, *last;
 };
 
 struct part {
@@ -33,13 +45,13 @@ struct part {
 	struct page *page;
 	uint32_t free[ORDERS];
 	uint32_t used;
-	bool used_lately; /* since the last look */
-	bool touched;     /* has pages of the kernel's */
-	struct room_wish *first, *last;
+	bool used_lately;      /* since the last look */
+	bool touched;          /* has pages of the kernel's */
+	struct queue queue[2]; /* by `more` */
 };
 
 struct room {
-	struct part part[2]; /* by `small` */
+	struct part part[2][2]; /* by `large` and `tried` */
 };
 
 /* ---- blocks ---------------------------------------------------------------------- */
@@ -121,58 +133,100 @@ part_give(struct part *p, void *memory, unsigned order)
 
 /* ---- wishes ---------------------------------------------------------------------- */
 
-bool
-room_take(struct room *room, struct room_wish *wish)
+static struct part *
+part_of(struct room *room, const struct room_wish *wish)
 {
-	struct part *p = &room->part[wish->small];
+	return &room->part[wish->large][wish->tried];
+}
+
+uint64_t
+room_held(const struct room_share *share)
+{
+	return share->held[0][0] + share->held[0][1] + share->held[1][0] + share->held[1][1];
+}
+
+/* Whether it has its memory now. Half of a part is for those who hold nothing of it. */
+static bool
+part_fulfil(struct part *p, struct room_wish *wish)
+{
 	unsigned order = order_of(wish->length);
 
-	assert(order <= p->top);
-	wish->waiting = false;
-	if (p->first == NULL) {
-		wish->memory = part_take(p, order);
-		if (wish->memory != NULL)
-			return true;
-	}
-	wish->waiting = true;
-	wish->next = NULL;
-	wish->prev = p->last;
-	if (p->last != NULL)
-		p->last->next = wish;
-	else
-		p->first = wish;
-	p->last = wish;
-	return false;
+	if (wish->more && p->used + (1u << order) > p->pages / 2)
+		return false;
+	wish->memory = part_take(p, order);
+	if (wish->memory == NULL)
+		return false;
+	wish->share->held[wish->large][wish->tried] += wish->length;
+	return true;
 }
 
 static void
-dequeue(struct part *p, struct room_wish *wish)
+enqueue(struct queue *q, struct room_wish *wish)
+{
+	wish->waiting = true;
+	wish->next = NULL;
+	wish->prev = q->last;
+	if (q->last != NULL)
+		q->last->next = wish;
+	else
+		q->first = wish;
+	q->last = wish;
+}
+
+static void
+dequeue(struct queue *q, struct room_wish *wish)
 {
 	wish->waiting = false;
 	if (wish->prev != NULL)
 		wish->prev->next = wish->next;
 	else
-		p->first = wish->next;
+		q->first = wish->next;
 	if (wish->next != NULL)
 		wish->next->prev = wish->prev;
 	else
-		p->last = wish->prev;
+		q->last = wish->prev;
 }
 
 static void
 grant(struct part *p)
 {
-	struct room_wish *wish;
+	for (unsigned more = 0; more < 2; more++) {
+		struct queue *q = &p->queue[more];
+		struct room_wish *wish;
 
-	while ((wish = p->first) != NULL) {
-		void *memory = part_take(p, order_of(wish->length));
-
-		if (memory == NULL)
-			return;
-		dequeue(p, wish);
-		wish->memory = memory;
-		wish->granted(wish);
+		while ((wish = q->first) != NULL) {
+			if (!part_fulfil(p, wish))
+				return;
+			dequeue(q, wish);
+			wish->granted(wish);
+		}
 	}
+}
+
+bool
+room_take(struct room *room, struct room_wish *wish, uint64_t moved)
+{
+	struct room_share *share = wish->share;
+	bool large = share->held[0][0] + share->held[0][1] + wish->length > ROOM_SMALL;
+	bool tried = wish->arriving || moved - share->stood >= room_held(share) + wish->length;
+	bool more = large && !tried && share->held[1][0] > 0;
+	struct part *p;
+
+	if (wish->waiting) {
+		if (wish->large == large && wish->tried == tried && wish->more == more)
+			return false;
+		room_forget(room, wish);
+	}
+	wish->large = large;
+	wish->tried = tried;
+	wish->more = more;
+	p = part_of(room, wish);
+	assert(order_of(wish->length) <= p->top);
+	if (p->queue[0].first == NULL && (!more || p->queue[1].first == NULL) &&
+	    part_fulfil(p, wish))
+		return true;
+	enqueue(&p->queue[more], wish);
+	return false;
 }
 
 void
@@ -182,50 +236,63 @@ room_forget(struct room *room, struct room_wish *wish)
 
 	if (!wish->waiting)
 		return;
-	p = &room->part[wish->small];
-	dequeue(p, wish);
+	p = part_of(room, wish);
+	dequeue(&p->queue[wish->more], wish);
 	grant(p); /* there may be enough for those behind it */
 }
 
 void
-room_give(struct room *room, void *memory, uint64_t length, bool small)
+room_give(struct room *room, struct room_wish *wish)
 {
-	struct part *p = &room->part[small];
+	struct part *p = part_of(room, wish);
 
-	part_give(p, memory, order_of(length));
+	wish->share->held[wish->large][wish->tried] -= wish->length;
+	part_give(p, wish->memory, order_of(wish->length));
+	wish->memory = NULL;
 	grant(p);
 }
 
-bool
-room_is_short(const struct room *room)
+/* Of what it holds in those parts. Who wants more than he has may wait. */
+static bool
+is_wanted(const struct room *room, const struct room_share *share, bool tried)
 {
-	return room->part[0].first != NULL || room->part[1].first != NULL;
+	return (share->held[0][tried] > 0 && room->part[0][tried].queue[0].first != NULL) ||
+	       (share->held[1][tried] > 0 && room->part[1][tried].queue[0].first != NULL);
 }
 
 bool
-room_is_kept(const struct room *room, struct room_pace *pace, uint64_t held, bool busy,
-	     uint64_t bytes)
+room_is_kept(const struct room *room, struct room_share *share, bool busy, uint64_t moved)
 {
-	if (held == 0 || busy || bytes - pace->seen > held / STILL_PARTS) {
-		pace->seen = bytes;
-		pace->still = 0;
+	uint64_t held = room_held(share);
+
+	if (held == 0 || busy || moved - share->seen > held / STILL_PARTS) {
+		share->seen = moved;
+		share->still = 0;
 		return false;
 	}
-	return ++pace->still >= STILL_TICKS && room_is_short(room);
+	share->still++;
+	if (share->still >= STILL_TICKS_UNTRIED)
+		share->stood = moved;
+	return (share->still >= STILL_TICKS && is_wanted(room, share, true)) ||
+	       (share->still >= STILL_TICKS_UNTRIED && is_wanted(room, share, false));
 }
 
-void
+bool
 room_trim(struct room *room)
 {
-	for (unsigned i = 0; i < 2; i++) {
-		struct part *p = &room->part[i];
+	bool touched = false;
+
+	for (unsigned i = 0; i < PARTS; i++) {
+		struct part *p = &room->part[i / 2][i % 2];
 
 		if (p->used == 0 && p->touched && !p->used_lately) {
 			madvise(p->memory, (size_t)p->pages * ROOM_PAGE, MADV_DONTNEED);
 			p->touched = false;
 		}
 		p->used_lately = false;
+		touched |= p->touched;
 	}
+	return touched;
 }
 
 /* ---- making and ending ----------------------------------------------------------- */
@@ -233,7 +300,7 @@ room_trim(struct room *room)
 static void
 part_free(struct part *p)
 {
-	assert(p->used == 0 && p->first == NULL);
+	assert(p->used == 0 && p->queue[0].first == NULL && p->queue[1].first == NULL);
 	if (p->memory != NULL)
 		munmap(p->memory, (size_t)p->pages * ROOM_PAGE);
 	free(p->page);
@@ -262,6 +329,8 @@ part_new(struct part *p, uint64_t bytes, uint64_t largest)
 	return 0;
 }
 
+static const unsigned shares[2][2] = { { 8, 8 }, { 4, 2 } };
+
 int
 room_new(struct room **out, uint64_t bytes, struct pl_error *err)
 {
@@ -270,9 +339,10 @@ room_new(struct room **out, uint64_t bytes, struct pl_error *err)
 
 	if (room == NULL)
 		return pl_error_set(err, error, "memory for requests");
-	error = part_new(&room->part[false], bytes / 4 * 3, (uint64_t)ROOM_PAGE << (ORDERS - 1));
-	if (error == 0)
-		error = part_new(&room->part[true], bytes / 4, ROOM_SMALL);
+	error = 0;
+	for (unsigned i = 0; i < PARTS && error == 0; i++)
+		error = part_new(&room->part[i / 2][i % 2], bytes / shares[i / 2][i % 2],
+				 i / 2 == 0 ? ROOM_SMALL : (uint64_t)ROOM_PAGE << (ORDERS - 1));
 	if (error != 0) {
 		room_free(room);
 		return pl_error_set(err, error, "memory for requests: %llu bytes",
@@ -285,7 +355,7 @@ room_new(struct room **out, uint64_t bytes, struct pl_error *err)
 void
 room_free(struct room *room)
 {
-	part_free(&room->part[false]);
-	part_free(&room->part[true]);
+	for (unsigned i = 0; i < PARTS; i++)
+		part_free(&room->part[i / 2][i % 2]);
 	free(room);
 }

@@ -3,7 +3,8 @@
  *
  * The good path: the main thread counts a new connection on the least busy worker and posts
  * it there; the worker starts it, and is told when it has ended. While there are connections
- * a tick comes four times a second, for deadlines; an idle worker sleeps.
+ * a tick comes four times a second, for deadlines; a worker without any sleeps when it has
+ * given its memory back.
  */
 #include "worker.h"
 
@@ -86,7 +87,8 @@ tick_done(struct pl_io *io, int64_t result)
 	}
 	nbd_conns_tick(w, stats_now());
 	iscsi_conns_tick(w, stats_now());
-	room_trim(w->room);
+	if (room_trim(w->room) && !w->ticking)
+		tick_start(w);
 	worker_wake(w);
 }
 

@@ -558,12 +558,18 @@ conn_ordered(struct client *client)
 	iscsi_conn_settle(c);
 }
 
+uint64_t
+iscsi_conn_moved(const struct iscsi_conn *c)
+{
+	return c->stream.bytes_in + c->stream.bytes_out;
+}
+
 /* Those that wait for data of their own do not count as busy. */
 static bool
 is_in_the_way(struct iscsi_conn *c)
 {
-	return room_is_kept(c->worker->room, &c->pace, c->held, c->under_way > c->asking,
-			    c->stream.bytes_in + c->stream.bytes_out);
+	return room_is_kept(c->worker->room, &c->share, c->under_way > c->asking,
+			    iscsi_conn_moved(c));
 }
 
 /* Whether its initiator is gone: it was asked, or has something to take, and nothing moves. */

@@ -192,13 +192,13 @@ struct iscsi_conn {
 	/* tasks */
 	struct iscsi_task *slots, *free;
 	uint32_t *tags; /* of each slot, its initiator task tag: found without touching slots */
-	unsigned depth, slot_count, fresh;    /* fresh: the first one that was never used */
-	unsigned immediate, ordered;          /* in use by those */
-	unsigned under_way;                   /* commands and functions with scsi-emu */
-	unsigned asking;                      /* of these, those that we have to bring something */
-	unsigned expecting;                   /* of these, those with a sequence under way */
-	struct iscsi_queue wanting;           /* commands without memory */
-	uint64_t held, held_small;            /* bytes of memory, in all and of the small part */
+	unsigned depth, slot_count, fresh; /* fresh: the first one that was never used */
+	unsigned immediate, ordered;       /* in use by those */
+	unsigned under_way;                /* commands and functions with scsi-emu */
+	unsigned asking;                   /* of these, those that we have to bring something */
+	unsigned expecting;                /* of these, those with a sequence under way */
+	struct iscsi_queue wanting;        /* commands without memory */
+	struct room_share share;
 	uint64_t held_early;                  /* of all */
 	struct iscsi_task *r2ts, **r2ts_last; /* that owe R2Ts */
 	struct iscsi_task *logout;            /* waits for the end of the nexus */
@@ -229,7 +229,6 @@ struct iscsi_conn {
 	uint64_t seen_in, seen;       /* bytes in, and in both directions, when it last got on */
 	uint64_t heard_at, active_at; /* stats_now() of these */
 	bool pinged;                  /* a NOP-In waits for its answer */
-	struct room_pace pace;
 };
 
 /* ---- conn.c ---------------------------------------------------------------------- */
@@ -242,6 +241,8 @@ void iscsi_conn_end(struct iscsi_conn *c, const char *why);
 void iscsi_conn_close(struct iscsi_conn *c, const char *why);
 /* With c, all sessions of its target that have units in common with it. */
 void iscsi_conn_close_reset(struct iscsi_conn *c, const char *why);
+/* Bytes that it has moved in both directions. */
+uint64_t iscsi_conn_moved(const struct iscsi_conn *c);
 /* Something has been done with: the connection may have waited for that. */
 void iscsi_conn_settle(struct iscsi_conn *c);
 /* Ends the nexus, as long as there is one. */

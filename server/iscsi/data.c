@@ -26,38 +26,25 @@
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-static void
-memory_held(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held)
-{
-	*held = wish->length;
-	c->held += wish->length;
-	c->held_small += wish->small ? wish->length : 0;
-}
-
 bool
 iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held, uint64_t length)
 {
-	*wish = (struct room_wish){ .length = length,
-				    .small = c->held_small + length <= ROOM_SMALL };
-	if (!room_take(c->worker->room, wish)) {
+	*wish = (struct room_wish){ .share = &c->share, .length = length, .arriving = true };
+	if (!room_take(c->worker->room, wish, iscsi_conn_moved(c))) {
 		room_forget(c->worker->room, wish);
 		return false;
 	}
-	memory_held(c, wish, held);
+	*held = length;
 	return true;
 }
 
 static void
 memory_give(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held)
 {
-	uint64_t length = *held;
-
-	if (length == 0)
+	if (*held == 0)
 		return;
 	*held = 0;
-	c->held -= length;
-	c->held_small -= wish->small ? length : 0;
-	room_give(c->worker->room, wish->memory, length, wish->small);
+	room_give(c->worker->room, wish);
 }
 
 static void
@@ -158,7 +145,7 @@ memory_granted(struct room_wish *wish)
 {
 	struct iscsi_task *t = ISCSI_TASK_OF(wish, wish);
 
-	memory_held(t->conn, wish, &t->held);
+	t->held = wish->length;
 	iscsi_conn_pump(t->conn);
 }
 
@@ -167,23 +154,22 @@ iscsi_tasks_go_on(struct iscsi_conn *c)
 {
 	struct iscsi_task *t;
 
-	while ((t = c->wanting.first) != NULL && !t->wish.waiting) {
-		uint64_t length = t->wish.length;
+	while ((t = c->wanting.first) != NULL) {
+		/* What is early does not count: it is there for want of memory. */
+		uint64_t held = room_held(&c->share) - c->held_early;
+		bool waits = t->wish.waiting;
 
 		if (t->receiving && t->held_early > 0)
 			return; /* more comes to where it is now */
 		if (t->held == 0) {
-			/* What is early does not count: it is there for want of memory. */
-			if (c->held > c->held_early &&
-			    c->held - c->held_early + length > ISCSI_HOLD_MAX)
+			if (held > 0 && held + t->wish.length > ISCSI_HOLD_MAX)
 				return;
-			t->wish.small = c->held_small + length <= ROOM_SMALL;
-			t->wish.granted = memory_granted;
-			if (!room_take(c->worker->room, &t->wish)) {
-				early_refuse(c);
+			if (!room_take(c->worker->room, &t->wish, iscsi_conn_moved(c))) {
+				if (!waits && t->wish.waiting)
+					early_refuse(c);
 				return;
 			}
-			memory_held(c, &t->wish, &t->held);
+			t->held = t->wish.length;
 		}
 		iscsi_queue_take(&c->wanting);
 		t->wanting = false;
@@ -207,7 +193,9 @@ iscsi_command_buffer(struct scsi_command *cmd)
 		command_go(t, -EPROTO);
 		return;
 	}
-	t->wish.length = cmd->memory_length;
+	t->wish = (struct room_wish){ .share = &c->share,
+				      .length = cmd->memory_length,
+				      .granted = memory_granted };
 	t->wanting = true;
 	iscsi_queue_add(&c->wanting, t);
 	iscsi_tasks_go_on(c);

@@ -68,7 +68,8 @@ iscsi_tasks_start(struct iscsi_conn *c)
 void
 iscsi_tasks_free(struct iscsi_conn *c)
 {
-	assert(c->ordered == 0 && c->immediate == 0 && c->held_back == NULL && c->held == 0);
+	assert(c->ordered == 0 && c->immediate == 0 && c->held_back == NULL &&
+	       room_held(&c->share) == 0);
 	free(c->slots);
 	free(c->tags);
 	free(c->iov);

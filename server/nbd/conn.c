@@ -414,11 +414,16 @@ is_idle(const struct nbd_conn *c)
 	       c->drained == NULL && c->wanting == NULL;
 }
 
+uint64_t
+nbd_conn_moved(const struct nbd_conn *c)
+{
+	return c->stream.bytes_in + c->stream.bytes_out;
+}
+
 static bool
 is_in_the_way(struct nbd_conn *c)
 {
-	return room_is_kept(c->worker->room, &c->pace, c->held, c->under_way > 0,
-			    c->stream.bytes_in + c->stream.bytes_out);
+	return room_is_kept(c->worker->room, &c->share, c->under_way > 0, nbd_conn_moved(c));
 }
 
 static void

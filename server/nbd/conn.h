@@ -49,7 +49,6 @@ struct nbd_request {
 	const char *text; /* what is said about it, or NULL */
 	uint64_t began;   /* stats_now() */
 	struct room_wish wish;
-	uint64_t held; /* bytes of memory, 0: none */
 	struct iovec iov;
 	struct pl_extents extents;
 	struct nbd_request *next; /* free, or to be answered */
@@ -97,9 +96,9 @@ struct nbd_conn {
 	struct nbd_request *drained; /* its payload is being thrown away */
 	uint64_t to_drain;
 	struct nbd_request *wanting; /* waits for memory */
-	uint64_t held, held_small;   /* bytes of memory, in all and of the small part */
-	unsigned under_way;          /* requests with the core */
-	uint64_t now;                /* stats_now() when the input came */
+	struct room_share share;
+	unsigned under_way; /* requests with the core */
+	uint64_t now;       /* stats_now() when the input came */
 
 	/* transmission: out */
 	struct nbd_request *answers, **answers_last; /* to be sent */
@@ -108,8 +107,6 @@ struct nbd_conn {
 	bool reply_posted;
 	struct iovec *iov; /* NBD_IOVS */
 	uint8_t *heads;    /* NBD_HEADS bytes */
-
-	struct room_pace pace;
 
 	/* Errors in the log, of the second that began then. */
 	uint64_t reported_since;
@@ -122,6 +119,8 @@ struct nbd_conn {
 void nbd_conn_pump(struct nbd_conn *c);
 /* At once; what is under way is waited for, but not answered. */
 void nbd_conn_close(struct nbd_conn *c, const char *why);
+/* Bytes that it has moved in both directions. */
+uint64_t nbd_conn_moved(const struct nbd_conn *c);
 /* A request has been done with: the connection may have waited for that. */
 void nbd_conn_settle(struct nbd_conn *c);
 

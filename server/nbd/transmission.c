@@ -99,21 +99,10 @@ nbd_request_free(struct nbd_request *r)
 {
 	struct nbd_conn *c = r->conn;
 
-	if (r->held > 0) {
-		c->held -= r->held;
-		c->held_small -= r->wish.small ? r->held : 0;
-		room_give(c->worker->room, r->wish.memory, r->held, r->wish.small);
-	}
+	if (r->wish.memory != NULL)
+		room_give(c->worker->room, &r->wish);
 	r->next = c->free;
 	c->free = r;
-}
-
-static void
-memory_held(struct nbd_request *r)
-{
-	r->held = r->wish.length;
-	r->conn->held += r->held;
-	r->conn->held_small += r->wish.small ? r->held : 0;
 }
 
 static void
@@ -122,7 +111,6 @@ memory_granted(struct room_wish *wish)
 	struct nbd_request *r =
 		(struct nbd_request *)((char *)wish - offsetof(struct nbd_request, wish));
 
-	memory_held(r);
 	nbd_conn_pump(r->conn);
 }
 
@@ -130,18 +118,13 @@ memory_granted(struct room_wish *wish)
 static bool
 memory_take(struct nbd_conn *c, struct nbd_request *r)
 {
-	uint64_t length = r->wish.length;
+	uint64_t held = room_held(&c->share);
 
-	if (r->held > 0)
+	if (r->wish.memory != NULL)
 		return true;
-	if (r->wish.waiting || (c->held > 0 && c->held + length > NBD_HOLD_MAX))
+	if (held > 0 && held + r->wish.length > NBD_HOLD_MAX)
 		return false;
-	r->wish.small = c->held_small + length <= ROOM_SMALL;
-	r->wish.granted = memory_granted;
-	if (!room_take(c->worker->room, &r->wish))
-		return false;
-	memory_held(r);
-	return true;
+	return room_take(c->worker->room, &r->wish, nbd_conn_moved(c));
 }
 
 /* ---- on to the core -------------------------------------------------------------- */
@@ -317,8 +300,7 @@ request_begin(struct nbd_conn *c, const uint8_t *header)
 	int error;
 
 	r->conn = c;
-	r->held = 0;
-	r->wish.waiting = r->wish.small = false;
+	r->wish = (struct room_wish){ .share = &c->share, .granted = memory_granted };
 	r->began = c->now;
 	if (!header_read(c, header, r, &type)) {
 		nbd_request_free(r);
