@@ -137,7 +137,7 @@ luns_changed(struct scsi_nexus *nexus, unsigned but)
 	}
 }
 
-void
+int
 scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu)
 {
 	struct scsi_itl *itl;
@@ -145,7 +145,7 @@ scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu)
 	assert(lun < SCSI_LUNS);
 	itl = nexus->itl[lun];
 	if (itl != NULL ? itl->lu == lu : lu == NULL)
-		return;
+		return 0;
 	if (itl != NULL) {
 		struct scsi_lu *old = itl->lu;
 
@@ -159,7 +159,7 @@ scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu)
 		itl = calloc(1, sizeof *itl);
 		if (itl == NULL) {
 			log_error("%s: LUN %u: no memory: it is not seen", nexus->initiator, lun);
-			return;
+			return -ENOMEM;
 		}
 		itl->lu = lu;
 		nexus->itl[lun] = itl;
@@ -168,6 +168,7 @@ scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu)
 	if (lun >= nexus->lun_end)
 		nexus->lun_end = lun + 1;
 	luns_changed(nexus, lun);
+	return 0;
 }
 
 /* ---- REPORT LUNS, SPC-4 ----------------------------------------------------------- */

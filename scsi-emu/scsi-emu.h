@@ -106,8 +106,8 @@ bool scsi_nexus_shares(const struct scsi_nexus *nexus, const struct scsi_nexus *
 
 /* The initiator finds lu at lun (below SCSI_LUNS), or, with NULL, nothing; its commands to what was
  * there before that have not started are answered LOGICAL UNIT NOT SUPPORTED. Once the nexus has
- * been used, REPORTED LUNS DATA HAS CHANGED on its other units. */
-void scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu);
+ * been used, REPORTED LUNS DATA HAS CHANGED on its other units. -ENOMEM: it finds nothing there. */
+int scsi_nexus_map(struct scsi_nexus *nexus, unsigned lun, struct scsi_lu *lu);
 
 /* ---- command.c: a command, "task" in SAM ------------------------------------------ */
 

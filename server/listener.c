@@ -157,8 +157,13 @@ open_socket(const struct sockaddr *address, socklen_t length)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (address->sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-	if (bind(fd, address, length) == -1 || listen(fd, SOMAXCONN) == -1) {
+	error = bind(fd, address, length) == -1 ? -errno : 0;
+	if (error == 0 && listen(fd, SOMAXCONN) == -1) {
 		error = -errno;
+		if (address->sa_family == AF_UNIX) /* bind() has just made the file */
+			unlink(((const struct sockaddr_un *)address)->sun_path);
+	}
+	if (error != 0) {
 		close(fd);
 		return error;
 	}
@@ -234,13 +239,20 @@ open_unix(const struct listener_settings *s, struct listener **list, struct pl_e
 	}
 	if (fd < 0)
 		return pl_error_set(err, fd, "%s: unix %s: bind", s->where, s->value);
-	error = listener_append(list, LISTENER_UNIX, fd, strdup(s->value), &l, err);
-	if (error == 0 && lstat(s->value, &st) == 0) {
-		l->ours = true;
-		l->device = st.st_dev;
-		l->inode = st.st_ino;
+	if (lstat(s->value, &st) == 0) {
+		error = listener_append(list, LISTENER_UNIX, fd, strdup(s->value), &l, err);
+	} else {
+		error = pl_error_set(err, -errno, "%s: unix %s: stat", s->where, s->value);
+		close(fd);
 	}
-	return error;
+	if (error != 0) {
+		unlink(s->value); /* which has just been made */
+		return error;
+	}
+	l->ours = true;
+	l->device = st.st_dev;
+	l->inode = st.st_ino;
+	return 0;
 }
 
 /* ---- TCP ------------------------------------------------------------------------- */

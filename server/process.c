@@ -169,11 +169,10 @@ file_check(const char *path, int fd, struct pl_error *err)
 	struct stat st;
 	ssize_t n = 0;
 
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-		n = pread(fd, text, sizeof text, 0);
-	else
-		n = -1;
-	if (n == -1 || n > PID_BYTES || strspn(text, "0123456789\n") != (size_t)n)
+	if (fstat(fd, &st) == -1 ||
+	    (S_ISREG(st.st_mode) && (n = pread(fd, text, sizeof text, 0)) == -1))
+		return pl_error_set(err, -errno, "pidfile=%s", path);
+	if (!S_ISREG(st.st_mode) || n > PID_BYTES || strspn(text, "0123456789\n") != (size_t)n)
 		return pl_error_say(err, -EEXIST,
 				    "pidfile=%s: it is there, and no file with a process's number",
 				    path);

@@ -57,9 +57,10 @@ with_room(struct snapshot *s, void *list, size_t count, size_t *room, size_t siz
 	if (count < *room || s->failed)
 		return list;
 	grown = realloc(list, more * size);
-	s->failed = grown == NULL;
-	if (s->failed)
+	if (grown == NULL) {
+		s->failed = true;
 		return list;
+	}
 	*room = more;
 	return grown;
 }

@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,9 +183,28 @@ open_file(const char *path)
 	return file;
 }
 
+/* jansson may take want of memory for a mistake in what it reads. */
+static __thread bool lacked_memory;
+
+static void *
+noting_malloc(size_t size)
+{
+	void *piece = malloc(size);
+
+	lacked_memory |= piece == NULL;
+	return piece;
+}
+
+static void
+note_memory(void)
+{
+	json_set_alloc_funcs(noting_malloc, free);
+}
+
 static int
 read_file(const char *path, struct state_unit *unit, struct pl_error *err)
 {
+	static pthread_once_t noting = PTHREAD_ONCE_INIT;
 	FILE *file = open_file(path);
 	json_t *root = NULL;
 	json_error_t e;
@@ -198,9 +218,13 @@ read_file(const char *path, struct state_unit *unit, struct pl_error *err)
 	else if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
 		error = refuse(path, "it is no file of such a size", err);
 	if (error == 0) {
+		pthread_once(&noting, note_memory);
+		lacked_memory = false;
 		root = json_loadf(file, JSON_REJECT_DUPLICATES, &e);
 		if (ferror(file))
 			error = pl_error_set(err, -EIO, "%s: read", path);
+		else if (lacked_memory)
+			error = pl_error_set(err, -ENOMEM, "%s", path);
 		else if (root == NULL)
 			error = refuse(path, e.text, err);
 	}
@@ -276,7 +300,10 @@ text_of(const struct state_unit *unit)
 	json_t *root;
 
 	uuid_write(unit->uuid, uuid);
-	root = json_pack("{s:s, s:s*}", "uuid", uuid, "reservations", unit->saved);
+	/* Not "s*": that leaves out what there is no memory for. */
+	root = unit->saved != NULL
+		       ? json_pack("{s:s, s:s}", "uuid", uuid, "reservations", unit->saved)
+		       : json_pack("{s:s}", "uuid", uuid);
 	text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
 	return text;

@@ -131,6 +131,7 @@ target_join(struct target *t, struct client *client, const char *initiator,
 {
 	struct joined *j = malloc(sizeof *j + strlen(initiator) + 1);
 	bool gone;
+	int error = 0;
 
 	if (j == NULL)
 		return -ENOMEM;
@@ -148,9 +149,11 @@ target_join(struct target *t, struct client *client, const char *initiator,
 	j->next = t->joined;
 	t->joined = j;
 	clients_logged_in(client, t->name, initiator);
-	for (const struct unit *u = t->units; u != NULL; u = u->next)
-		unit_map(u, nexus, initiator);
-	return 0;
+	for (const struct unit *u = t->units; error == 0 && u != NULL; u = u->next)
+		error = unit_map(u, nexus, initiator);
+	if (error != 0) /* to whoever logs in, a disk must not be missing for want of memory */
+		target_leave(t, nexus);
+	return error;
 }
 
 void

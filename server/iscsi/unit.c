@@ -185,11 +185,12 @@ unit_start(struct unit *u, struct scsi_target *scsi, struct offer *offer, struct
 
 /* ---- what initiators see --------------------------------------------------------- */
 
-void
+int
 unit_map(const struct unit *u, struct scsi_nexus *nexus, const char *initiator)
 {
-	if (!u->removing && iscsi_rules_allow_name(u->rules, initiator))
-		scsi_nexus_map(nexus, u->number, u->lu);
+	if (u->removing || !iscsi_rules_allow_name(u->rules, initiator))
+		return 0;
+	return scsi_nexus_map(nexus, u->number, u->lu);
 }
 
 void

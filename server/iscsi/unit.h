@@ -51,8 +51,8 @@ int unit_start(struct unit *u, struct scsi_target *scsi, struct offer *offer, st
 /* Initiators lose it; u->gone() follows once, when nothing of it is left but itself. */
 void unit_remove(struct unit *u);
 
-/* An initiator that may see it finds it on its nexus. */
-void unit_map(const struct unit *u, struct scsi_nexus *nexus, const char *initiator);
+/* An initiator that may see it finds it on its nexus, or -ENOMEM. */
+int unit_map(const struct unit *u, struct scsi_nexus *nexus, const char *initiator);
 /* Tells initiators if the image has grown since. */
 void unit_resize(struct unit *u);
 
