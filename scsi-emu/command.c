@@ -30,12 +30,11 @@
 static void
 set_residual(struct scsi_command *cmd, uint64_t moved, uint32_t expected)
 {
+	assert(moved <= UINT32_MAX); /* plans see to that */
 	cmd->residual = moved == expected  ? SCSI_EXACT
 			: moved < expected ? SCSI_UNDERFLOW
 					   : SCSI_OVERFLOW;
-	cmd->residual_count = moved < expected                ? (uint32_t)(expected - moved)
-			      : moved - expected > UINT32_MAX ? UINT32_MAX
-							      : (uint32_t)(moved - expected);
+	cmd->residual_count = (uint32_t)(moved < expected ? expected - moved : moved - expected);
 }
 
 static void
@@ -141,7 +140,8 @@ scsi_command_fail_removed(struct scsi_command *cmd)
 void
 scsi_command_abort(struct scsi_command *cmd, bool tas)
 {
-	if (cmd->aborted || cmd->state == SCSI_ENDED)
+	assert(cmd->state != SCSI_ENDED);
+	if (cmd->aborted)
 		return;
 	cmd->aborted = true;
 	cmd->tas = tas;
@@ -301,7 +301,7 @@ scsi_request_on(struct scsi_command *cmd, struct scsi_lu *lu, enum pl_op op, uns
 	req->length = length;
 	cmd->iov = (struct iovec){ memory, length };
 	req->iov = memory != NULL ? &cmd->iov : NULL;
-	req->iovcnt = memory != NULL && length > 0;
+	req->iovcnt = memory != NULL;
 	req->extents = op == PL_EXTENTS ? &cmd->extents : NULL;
 	req->on_done = request_done;
 	cmd->counted = true;

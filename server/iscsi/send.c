@@ -24,6 +24,10 @@
 #define IOVS_EACH 3
 
 _Static_assert(COPY_MAX >= ISCSI_BHS, "a Reject has a header for its data");
+/* And a NOP-In and an Asynchronous Message. */
+_Static_assert((ISCSI_REJECTS + 2) * IOVS_EACH <= ISCSI_IOVS &&
+		       (ISCSI_REJECTS + 2) * HEAD_EACH <= ISCSI_HEADS,
+	       "all rejects go out with one send");
 
 /* ---- one PDU --------------------------------------------------------------------- */
 
@@ -109,8 +113,7 @@ residual_flags(const struct scsi_command *cmd)
 static bool
 status_goes_with_data(const struct scsi_command *cmd)
 {
-	return cmd->transfer_in > 0 && cmd->sense_length == 0 &&
-	       (cmd->status == SCSI_GOOD || cmd->status == SCSI_CONDITION_MET);
+	return cmd->transfer_in > 0 && cmd->status == SCSI_GOOD;
 }
 
 /* As much of it as there is room for. Returns whether that is all. */
@@ -244,9 +247,8 @@ static void
 put_rejects(struct sending *b)
 {
 	struct iscsi_conn *c = b->c;
-	unsigned n = 0;
 
-	for (; n < c->reject_count && has_room(b); n++) {
+	for (unsigned n = 0; n < c->reject_count; n++) {
 		struct iscsi_rejected *r = &c->rejects[n];
 		uint8_t *bhs = pdu(b, ISCSI_REJECT, ISCSI_FINAL, ISCSI_NO_TAG);
 
@@ -254,8 +256,7 @@ put_rejects(struct sending *b)
 		c->stat_sn++;
 		pdu_end(b, bhs, r->bhs, sizeof r->bhs, true);
 	}
-	c->reject_count -= n;
-	memmove(c->rejects, c->rejects + n, c->reject_count * sizeof *c->rejects);
+	c->reject_count = 0;
 }
 
 /* RFC 7143, "NOP-In": asks for an answer; any will do, so the tag tells nothing. */
@@ -362,6 +363,10 @@ put_together(struct iscsi_conn *c)
 	uint64_t now = stats_now();
 
 	put_rejects(&b);
+	if (c->wants_logout)
+		put_logout_request(&b);
+	if (c->wants_ping)
+		put_ping(&b);
 	put_all_r2ts(&b);
 	while ((t = c->answers.first) != NULL && has_room(&b) && put_answer(&b, t, now)) {
 		iscsi_queue_take(&c->answers);
@@ -369,10 +374,6 @@ put_together(struct iscsi_conn *c)
 		last = &t->next;
 	}
 	*last = NULL;
-	if (c->wants_logout && has_room(&b))
-		put_logout_request(&b);
-	if (c->wants_ping && has_room(&b))
-		put_ping(&b);
 	return b.batch.iovcnt;
 }
 
@@ -386,15 +387,14 @@ something_to_send(const struct iscsi_conn *c)
 static void
 send_answers(struct iscsi_conn *c)
 {
-	while (something_to_send(c) && !c->sends && c->state != ISCSI_CLOSING) {
-		ssize_t result;
+	ssize_t result;
 
-		c->sends = true;
-		result = stream_send(&c->stream, c->iov, put_together(c));
-		if (result == -EINPROGRESS)
-			return;
-		iscsi_sent(c, result);
-	}
+	if (!something_to_send(c) || c->state == ISCSI_CLOSING)
+		return;
+	assert(!c->sends);
+	c->sends = true;
+	result = stream_send(&c->stream, c->iov, put_together(c));
+	assert(result == -EINPROGRESS); /* only of TLS a send may be over at once */
 }
 
 static void
@@ -428,7 +428,7 @@ iscsi_answer(struct iscsi_task *t)
 bool
 iscsi_send_pending(const struct iscsi_conn *c)
 {
-	return something_to_send(c) || c->sends || c->send_posted;
+	return something_to_send(c) || c->sends;
 }
 
 static void

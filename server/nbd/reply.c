@@ -216,12 +216,7 @@ put_extents(const struct nbd_request *r, unsigned *count)
 			p = put_be64(p, flags);
 			continue;
 		}
-		if (e.length > UINT32_MAX) {
-			/* The peer asks again for what comes after. */
-			p = put_be32(p, UINT32_MAX & ~(uint32_t)(PL_POOL_BUFFER - 1));
-			p = put_be32(p, flags);
-			break;
-		}
+		assert(e.length <= UINT32_MAX); /* as the request is */
 		p = put_be32(p, (uint32_t)e.length);
 		p = put_be32(p, flags);
 	}
@@ -317,13 +312,14 @@ put_together(struct nbd_conn *c)
 static void
 send_answers(struct nbd_conn *c)
 {
-	while (c->answers != NULL && c->sending == NULL && c->state != CONN_CLOSING) {
-		ssize_t result = stream_send(&c->stream, c->iov, put_together(c));
+	ssize_t result;
 
-		if (result == -EINPROGRESS)
-			return;
+	if (c->answers == NULL || c->state == CONN_CLOSING)
+		return;
+	assert(c->sending == NULL);
+	result = stream_send(&c->stream, c->iov, put_together(c));
+	if (result != -EINPROGRESS)
 		nbd_reply_sent(c, result);
-	}
 }
 
 static void
@@ -365,7 +361,7 @@ nbd_reply(struct nbd_request *r, int error, const char *text)
 bool
 nbd_reply_pending(const struct nbd_conn *c)
 {
-	return c->answers != NULL || c->sending != NULL || c->reply_posted;
+	return c->answers != NULL || c->sending != NULL;
 }
 
 void

@@ -673,7 +673,7 @@ def pings_come_back_and_leave_nothing_behind(factory):
         c.cdb(TUR).check()
 
 
-@on_platterd(slow=True)
+@on_platterd(limit=120)
 def a_silent_initiator_is_asked_and_given_up(factory):
     """After half a minute it is asked; a quarter of one later it is gone, if it does not answer,
     and what it held is free."""
@@ -693,6 +693,74 @@ def a_silent_initiator_is_asked_and_given_up(factory):
             c.expect_close()
         lively.cdb(TUR).check()
         assert lively.ping(b"here") == b"here"
+
+
+# ---- more than one send takes
+
+def all_at_once(c, commands):
+    """Sends them with one call; returns their tags."""
+    pdus, c.send_bytes = bytearray(), lambda data: pdus.extend(data)
+    tags = [c.command(cdb, **how) for cdb, how in commands]
+    del c.send_bytes
+    c.send_bytes(pdus)
+    return tags
+
+
+@on_platterd
+def hundreds_of_commands_that_come_at_once_are_answered(factory):
+    """Without data, with data, and with an R2T for each."""
+    keys = {"ImmediateData": "No", "InitialR2T": "Yes"}
+    with serving(factory, args=("--depth", "1024")) as s, s.connect(keys) as c:
+        assert c.window > 500, c.window
+        for tag in all_at_once(c, [(TUR, {})] * 500):
+            c.finish(tag).check()
+        for tag in all_at_once(c, [(write(n, 1), {"dout": b"%04d" % n * 128})
+                                   for n in range(500)]):
+            c.finish(tag).check()
+        for n, tag in enumerate(all_at_once(c, [(read(n, 1), {"din": 512}) for n in range(500)])):
+            assert c.finish(tag).check().data == b"%04d" % n * 128
+
+
+@on_platterd
+def the_blocks_before_a_bad_one_come_however_many_they_are(factory):
+    """In so many PDUs that there is room for their status with the last of them, or not."""
+    disk = {"driver": "fault", "over": "memory", "kind": "read", "offset": 200 * 512,
+            "length": 512, "repeat": "forever"}
+    with serving(factory, **disk) as s, s.connect({"MaxRecvDataSegmentLength": 512}) as c:
+        data = random.randbytes(200 * 512)
+        c.cdb(write(0, 200), dout=data).check()
+        for n in (1, 84, 85, *range(124, 131), 200):
+            task = c.cdb(read(200 - n, n + 1), 512 * (n + 1))
+            assert task.sense.key == 3 and task.sense.information == 200, (n, task.condition)
+            assert task.data == data[-512 * n:], n
+
+
+@on_platterd
+def memory_that_is_short_for_a_while_is_busy(factory):
+    disk = {"driver": "fault", "over": "memory", "kind": "read", "errno": "ENOMEM"}
+    with serving(factory, **disk) as s, s.connect() as c:
+        assert c.cdb(read(0, 8), 4096).status == BUSY
+        assert "Cannot allocate memory" in s.said(), s.said()
+        is_well(c)
+
+
+@on_platterd
+def what_is_half_sent_when_the_session_ends_is_forgotten(factory):
+    with serving(factory, size="32M") as s:
+        for _ in range(3):
+            c = s.connect({"MaxRecvDataSegmentLength": 512})
+            for _ in range(4):
+                c.command(read(0, 16 * KiB), 8 * MiB)
+            c.receive()     # the first of many; nobody takes the others
+            header = c.bhs(NOP_OUT | IMMEDIATE, itt=c.next_tag(), at20=NO_TAG)
+            header[5:8] = b"\xff\xff\xff"      # more data than was agreed on
+            c.send_bytes(header)
+            with contextlib.suppress(Closed):
+                while True:
+                    c.receive()
+            c.socket.close()
+        with s.connect() as c:
+            is_well(c)
 
 
 # ---- task management
@@ -1052,8 +1120,7 @@ def memory_that_is_held_without_getting_on_is_taken_back(factory):
         lazy = [s.connect() for _ in range(8)]
         for c in lazy:
             c.answer_r2ts = False
-            for i in range(4):
-                c.command(write(4096 * i, 4096), dout=b"!" * 2 * MiB, first=0, unsolicited=0)
+            c.command(write(0, 16384), dout=b"!" * 8 * MiB, first=0, unsolicited=0)
         with s.connect() as c:
             data = random.randbytes(2 * MiB)
             c.cdb(write(0, 4096), dout=data, first=0, unsolicited=0).check()

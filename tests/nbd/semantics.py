@@ -255,7 +255,7 @@ def an_error_reaches_the_request_that_had_it_and_no_other(server):
     image = server.image(MiB, fill=0xEE)
     for name in ("EIO", "ENOSPC", "ENOMEM", "EINVAL", "EPERM"):
         for kind, verb, argument in (("write", "write", b"x" * 4096), ("read", "read", 4096),
-                                     ("trim", "trim", 4096)):
+                                     ("trim", "trim", 4096), ("extents", "block_status", 4096)):
             with server(image, driver="fault", over="file", kind=kind, at=2, errno=name) as s, \
                     nbdraw.connect(s.address) as c:
                 errors = [error_of(getattr(c, verb), n * 4096, argument) for n in range(3)]

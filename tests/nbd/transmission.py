@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+import types
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import nbdraw
@@ -257,6 +258,22 @@ def errors_have_words(way):
                                                    (CMD_FLUSH, 0, 1, 0)):
                 reply = c.call(command, offset, length, flags)
                 assert reply.error and re.search(r"\w{3}", reply.text), (command, reply.text)
+
+
+@every_way(on=[Platterd], tls=False)
+def more_answers_than_one_send_takes_come_whole(way):
+    """A thousand at once: none has data, each has words."""
+    with way.serve(**MEMORY, args=("--depth", "1024")) as s:
+        for _, c in way.each(s, way.with_chunks):
+            requests, socket = bytearray(), c.socket
+            c.socket = types.SimpleNamespace(sendall=requests.extend)
+            for _ in range(1000):
+                c.send(CMD_READ, MiB, 512)
+            c.socket = socket
+            socket.sendall(requests)
+            for _ in range(1000):
+                reply = c.receive()
+                assert reply.error == errno.EINVAL and "nvalid" in reply.text, reply.text
 
 
 @every_way

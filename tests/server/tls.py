@@ -456,6 +456,27 @@ def the_steps_of_the_manual_lead_to_certificates_and_keys(server):
 
 
 @served
+def nothing_is_answered_once_the_peer_has_broken_tls(server):
+    """Neither by it nor in clear; the others go on. What breaks it comes in one piece with the
+    requests, of which there is a slot for the first."""
+    at = certificates(server)
+    with server(**DISK, tcp=True, tls=at("server"), args=("--depth", "1")) as s:
+        with nbdraw.connect(s.address, tls=at("client")) as c:
+            c.write(0, b"x" * 4096)
+            with socket.socket(fileno=os.dup(c.socket.fileno())) as raw:
+                raw.settimeout(30 * PATIENCE)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                for _ in range(2):
+                    c.send(nbdraw.CMD_READ, 0, 4096)
+                raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))    # a record by no key
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+                got = b"".join(iter(functools.partial(raw.recv, 1 << 16), b""))
+            assert len(got) < 512, len(got)     # an alert, perhaps
+        with nbdraw.connect(s.address, tls=at("client")) as c:
+            works(c)
+
+
+@served
 def keys_that_nobody_is_offered_are_a_warning(server):
     at = certificates(server)
     args = ["--tls-certificates", at("server")]

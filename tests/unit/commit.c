@@ -4,6 +4,8 @@
 #include "test.h"
 
 #include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* A memory disk whose FUA writes need a flush, and whose flushes take 20 ms. */
@@ -22,6 +24,7 @@ counters(const struct fixture *f)
 
 TEST(one_flush_answers_all_who_wait)
 {
+	test_not_under_valgrind("threads run one at a time, and come one by one");
 	for_each_loop_kind(kind)
 	{
 		enum { WRITERS = 16 };
@@ -59,6 +62,33 @@ TEST(a_flush_that_began_before_the_write_ended_does_not_answer_it)
 		assert_eq(counters(&f).groups, 2);
 		fixture_close(&f);
 	}
+}
+
+/* Whoever sleeps on a futex may be woken for no reason. */
+TEST(a_wake_up_that_was_for_nobody_answers_nobody)
+{
+	static char data[2][512];
+	struct job *job[2];
+	struct fixture f;
+	struct batch b;
+
+	fixture_open(&f, BLOCKING, SLOW_FLUSH, "fault=delay");
+	batch_start(&b, &f, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		job[i] = batch_submit(&b, PL_WRITE, PL_FUA, i * 512, 512, data[i]);
+		usleep(5000); /* the first flushes now, the second waits for the next flush */
+	}
+	for (unsigned i = 0; i < 100; i++) {
+		syscall(SYS_futex, &job[1]->req.word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		usleep(100);
+	}
+	batch_wait(&b, 2);
+	for (unsigned i = 0; i < 2; i++)
+		assert_eq(job[i]->error, 0);
+	assert_eq(counters(&f).groups, 2);
+	assert_eq(job[0]->rank, 1);
+	batch_end(&b);
+	fixture_close(&f);
 }
 
 TEST(flush_joins_the_same_groups_as_fua_writes)

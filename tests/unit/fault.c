@@ -323,6 +323,7 @@ now(void)
 
 TEST(a_delay_delays_nothing_else)
 {
+	test_not_under_valgrind("everything takes longer than the delay");
 	for_each_loop_kind(kind)
 	{
 		struct fixture f;
@@ -476,5 +477,172 @@ TEST(all_who_wait_for_a_failed_flush_get_the_error)
 		batch_end(&b);
 		check_failed(&f);
 		fixture_close(&f);
+	}
+}
+
+/* ---- each operation in its turn ---------------------------------------------------- */
+
+#define DISK     (64 * KiB)
+#define LAST_AT  64 /* more operations than what follows makes */
+#define RESTARTS 3  /* crash images */
+
+/* What a client does. Each writes bytes that tell which step it was; zeroes and trims, 0. */
+static const struct step {
+	enum pl_op op;
+	unsigned flags;
+	uint64_t offset, length;
+} steps[] = {
+	{ PL_WRITE, PL_FUA, 0, DISK },
+	{ PL_WRITE, 0, 0, 4 * KiB },
+	{ PL_WRITE, PL_FUA, 2 * KiB, 4 * KiB },
+	{ PL_WRITE, 0, 9 * KiB + 100, 1000 },
+	{ PL_FLUSH, 0, 0, 0 },
+	{ PL_ZERO, PL_FUA, 12 * KiB, 8 * KiB },
+	{ PL_ZERO, PL_NO_HOLE, 20 * KiB + 1, 3000 },
+	{ PL_TRIM, PL_FUA, 24 * KiB, 4 * KiB },
+	{ PL_TRIM, 0, 28 * KiB, 4 * KiB },
+	{ PL_READ, PL_FUA, 0, DISK },
+	{ PL_WRITE, PL_FUA, 32 * KiB + 1, 16 * KiB },
+	{ PL_ZERO, 0, 32 * KiB, 4 * KiB },
+	{ PL_FLUSH, 0, 0, 0 },
+	{ PL_WRITE, 0, 40 * KiB, 4 * KiB },
+};
+#define STEPS (sizeof steps / sizeof *steps)
+
+/* For each byte the steps whose bytes may be there, as bits; STEPS: what was there at first. */
+struct promises {
+	unsigned seen[DISK], durable[DISK];
+	bool sync_failed;
+};
+
+static unsigned char
+byte_of(unsigned step)
+{
+	return step < STEPS && steps[step].op == PL_WRITE ? (unsigned char)(step + 1) : 0;
+}
+
+static bool
+may_be(unsigned allowed, unsigned char byte)
+{
+	for (; allowed != 0; allowed &= allowed - 1) {
+		if (byte_of((unsigned)__builtin_ctz(allowed)) == byte)
+			return true;
+	}
+	return false;
+}
+
+static void
+check_promised(const unsigned *allowed, const unsigned char *data, const char *where)
+{
+	for (unsigned i = 0; i < DISK; i++) {
+		if (!may_be(allowed[i], data[i]))
+			test_fail(__FILE__, __LINE__, "%s, byte %u is 0x%02x, of steps 0x%x", where,
+				  i, data[i], allowed[i]);
+	}
+}
+
+static void
+promise(struct promises *p, unsigned number, int error)
+{
+	const struct step *s = &steps[number];
+	bool certain = error == 0 && s->op != PL_TRIM;
+
+	if (s->op == PL_FLUSH && error == 0)
+		memcpy(p->durable, p->seen, sizeof p->durable);
+	if (s->op != PL_WRITE && s->op != PL_ZERO && s->op != PL_TRIM)
+		return;
+	for (uint64_t i = s->offset; i < s->offset + s->length; i++) {
+		p->seen[i] = (certain ? 0 : p->seen[i]) | 1u << number;
+		p->durable[i] |= 1u << number;
+		if (error == 0 && (s->flags & PL_FUA) != 0)
+			p->durable[i] = p->seen[i];
+	}
+}
+
+/* Returns whether something went wrong. */
+static bool
+take_steps(struct fixture *f, struct promises *p)
+{
+	unsigned char *data = test_alloc(DISK);
+	bool wrong = false;
+
+	for (unsigned i = 0; i < DISK; i++)
+		p->seen[i] = p->durable[i] = 1u << STEPS;
+	p->sync_failed = false;
+	for (unsigned i = 0; i < STEPS; i++) {
+		const struct step *s = &steps[i];
+		int error;
+
+		memset(data, byte_of(i), s->length);
+		error = try_request(f, s->op, s->flags, s->offset, s->length,
+				    s->op == PL_WRITE || s->op == PL_READ ? data : NULL);
+		promise(p, i, error);
+		if (s->op == PL_READ && error == 0) {
+			check_promised(p->seen, data, "a read with FUA");
+			memcpy(p->durable, p->seen, sizeof p->durable);
+		}
+		p->sync_failed |= s->op == PL_FLUSH && error != 0;
+		wrong |= error != 0;
+	}
+	free(data);
+	return wrong;
+}
+
+static bool
+fail_at(enum loop_kind kind, const char *const *below, const char *error, unsigned at)
+{
+	struct promises *p = test_alloc(sizeof *p);
+	unsigned char *data = test_alloc(DISK);
+	char where[32], errno_word[32];
+	struct fixture f;
+	bool wrong;
+
+	snprintf(where, sizeof where, "at=%u", at);
+	snprintf(errno_word, sizeof errno_word, "errno=%s", error);
+	fixture_open(&f, kind, below[0], below[1], "size=64k", where, errno_word);
+	wrong = take_steps(&f, p);
+	for (unsigned i = 0; i < LAST_AT; i++) /* the fault comes once, and now it has come */
+		try_read(&f, 0, 512, data, 0);
+	do_read(&f, 0, DISK, data);
+	check_promised(p->seen, data, where);
+	for (uint64_t seed = 0; seed < RESTARTS; seed++) {
+		crash_image(&f, seed, data);
+		check_promised(p->durable, data, where);
+	}
+	if (p->sync_failed) {
+		assert_true(pl_export_failed(f.ex));
+		assert_eq(try_flush(&f), -EIO);
+	}
+	fixture_close(&f);
+	free(data);
+	free(p);
+	return wrong;
+}
+
+TEST(an_error_of_any_operation_makes_no_promise_false)
+{
+	static const char *const stacks[][2] = {
+		{ "driver=fault", "over=powercut,memory" },
+		{ "driver=powercut", "over=fault,memory" },
+	};
+	static const char *const errors[] = {
+		"EIO",   "ENOSPC", "ENOMEM", "EINVAL",    "EPERM",
+		"EROFS", "EAGAIN", "ENODEV", "ETIMEDOUT", "EOPNOTSUPP"
+	};
+
+	log_nothing();
+	for_each_loop_kind(kind)
+	{
+		for (unsigned i = 0; i < 2 * sizeof errors / sizeof *errors; i++) {
+			unsigned wrong = 0;
+
+			printf("%s %s\n", stacks[i % 2][0], errors[i / 2]);
+			for (unsigned at = 1; at <= LAST_AT; at++)
+				wrong += fail_at(kind, stacks[i % 2], errors[i / 2], at);
+			printf("%u faults were told\n", wrong);
+			/* A thread that blocks tries again by itself when told EAGAIN. */
+			assert_true(wrong >= 8 || strcmp(errors[i / 2], "EAGAIN") == 0);
+			assert_false(fail_at(kind, stacks[i % 2], errors[i / 2], LAST_AT));
+		}
 	}
 }

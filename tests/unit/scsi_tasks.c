@@ -264,6 +264,38 @@ TEST(nobody_waits_for_memory_that_those_hold_who_wait_for_it)
 	lab_close(&s);
 }
 
+static struct {
+	void (*done)(struct scsi_command *cmd); /* of the first */
+	struct initiator *by;
+	struct task second;
+} chain;
+
+static void
+first_done(struct scsi_command *cmd)
+{
+	chain.done(cmd);
+	submit(&chain.second, chain.by, ATOMIC, 0, 1, SCSI_SIMPLE);
+}
+
+/* Both are done at once, the second while the first's last word is on its way. */
+TEST(a_command_that_is_sent_where_another_ends_is_carried_out_like_any_other)
+{
+	struct task first = { .hold = true };
+	struct lab s;
+
+	lab_open(&s, NO_OPTIONS, WORDS("driver=memory", "size=4M"));
+	do_write(&s.disk[0].f, 0, (uint64_t)BLOCKS * BLOCK, 0, 0);
+	submit(&first, &s.a, ATOMIC, 0, 0, SCSI_SIMPLE);
+	chain.by = &s.b;
+	chain.done = first.cmd.on_done;
+	first.cmd.on_done = first_done;
+	task_give(&first, 0);
+	assert_good(task_wait(&first));
+	assert_good(task_wait(&chain.second));
+	assert_true(first.answer.rank < chain.second.answer.rank);
+	lab_close(&s);
+}
+
 TEST(what_comes_after_an_ordered_command_waits_while_it_runs)
 {
 	struct task ordered = { .hold = false }, simple = { .hold = false };
@@ -439,6 +471,24 @@ end_all(void *arg)
 	check_nothing_comes(&s);
 	lab_close(&s);
 	return NULL;
+}
+
+TEST(a_task_may_be_aborted_twice)
+{
+	struct function first, second;
+	struct three t;
+	struct lab s;
+
+	lab_open(&s, NO_OPTIONS, SLOW("write"));
+	send_three(&t, &s);
+	function_start(&first, &s.a, SCSI_ABORT_TASK, 0, &t.running);
+	function_start(&second, &s.a, SCSI_ABORT_TASK, 0, &t.running);
+	assert_eq(function_wait(&first), SCSI_FUNCTION_COMPLETE);
+	assert_eq(function_wait(&second), SCSI_FUNCTION_COMPLETE);
+	assert_true(t.running.done && t.running.answer.aborted);
+	assert_eq(manage(&s.a, SCSI_ABORT_TASK_SET, 0, NULL), SCSI_FUNCTION_COMPLETE);
+	assert_true(t.waiting.answer.aborted && t.gathering.answer.aborted);
+	lab_close(&s);
 }
 
 TEST(no_write_comes_after_a_function_that_ends_all_is_answered)
