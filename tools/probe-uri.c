@@ -184,7 +184,7 @@ nbd_uri_parse(struct nbd_uri *uri, const char *text, struct pl_error *err)
 	path += strcspn(path, "?");
 	if (error == 0 && *path == '?')
 		error = parse_query(uri, path + 1, err);
-	if (error == 0 && local != (uri->unix_socket != NULL))
+	if (error == 0 && (local ? uri->unix_length == 0 : uri->unix_socket != NULL))
 		error = pl_error_say(err, -EINVAL,
 				     local ? "URI: '%s' lacks socket=PATH"
 					   : "URI: '%s' has socket=, but no +unix",

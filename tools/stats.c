@@ -25,6 +25,8 @@
 
 /* ---- samples --------------------------------------------------------------------- */
 
+#define UPTIME_MAX 1e12 /* seconds */
+
 struct sample {
 	uint64_t when; /* stats_now() */
 	double uptime; /* seconds */
@@ -124,6 +126,8 @@ sample_read(struct sample *s, json_t *answer)
 		return -1;
 	}
 	s->uptime = json_number_value(json_object_get(answer, "uptime"));
+	if (!(s->uptime >= 0 && s->uptime < UPTIME_MAX))
+		s->uptime = 0; /* the server may be another one, and not ours */
 	s->count = json_array_size(list);
 	s->exports = calloc(s->count + 1, sizeof *s->exports);
 	if (s->exports == NULL) {

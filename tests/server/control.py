@@ -15,6 +15,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 
@@ -673,6 +674,22 @@ def stats_says_when_the_server_is_gone(server):
     assert status == 1 and s.control in said
     for words in (["--interval", "0"], ["--interval", "x"], ["--interval", "nan"], ["--no"], ["x"]):
         assert s.tool("stats", *words)[0] == 2, words
+
+
+@tap.test
+def stats_makes_sense_of_numbers_that_make_none():
+    export = {"name": "a", "open": True, "connections": -1, "geometry": {"size": -1}}
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as s:
+        s.bind(folder + "/control")
+        s.listen(1)
+        for uptime in (-1, 1e300, "x"):
+            p = subprocess.Popen([ctl.TOOL, "stats", "--once", "--control", folder + "/control"],
+                                 stdout=subprocess.PIPE, text=True)
+            with s.accept()[0] as c:
+                c.recv(LINE_MAX)
+                c.sendall(json.dumps({"uptime": uptime, "exports": [export]}).encode() + b"\n")
+                text = p.communicate(timeout=ctl.PATIENCE_S)[0]
+            assert p.returncode == 0 and "up 0:00:00, 1 export" in text, text
 
 
 class Terminal:
