@@ -17,6 +17,7 @@ static const struct tool {
 	{ "help", tool_help, "list the subcommands" },
 	{ "probe", tool_probe, "check how well an NBD server keeps to the protocol" },
 	{ "stats", tool_stats, "watch a running platterd" },
+	{ "torture", tool_torture, "prove or disprove that a disk keeps what it acknowledges" },
 	{ "version", tool_version, "print the version" },
 };
 #define TOOLS (sizeof tools / sizeof *tools)

@@ -10,6 +10,7 @@
 int tool_control(int argc, char **argv);
 int tool_probe(int argc, char **argv);
 int tool_stats(int argc, char **argv);
+int tool_torture(int argc, char **argv);
 
 /* ---- control.c: the client's side of the control socket; failures are said on stderr ---- */
 

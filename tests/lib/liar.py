@@ -7,7 +7,9 @@
 It is for the tests of programs that have to notice such a server.
 """
 
+import contextlib
 import os
+import random
 import socket
 import struct
 import tempfile
@@ -241,6 +243,8 @@ class Liar:
                 self.zero(c, offset, length)
             elif command == CMD_FLUSH:
                 self.flush(c)
+            if flags & FUA and length:
+                self.force(c, offset, length)
             self.answer(c, command, cookie, 0)
 
     def disc(self, c, cookie):
@@ -319,3 +323,68 @@ class Liar:
 
     def flush(self, c):
         pass
+
+    def force(self, c, offset, length):
+        """FUA: after what was changed there."""
+
+
+class Cached(Liar):
+    """Has a write cache, and can lose power: then all connections end, and the disk has what was
+    made stable before; beside that, each 4 KiB of the cache by chance."""
+
+    BLOCK = 4096
+
+    def __init__(self, size=1 << 20, seed=0):
+        self.size = size
+        self.lock = threading.RLock()       # of all that follows
+        self.random = random.Random(seed)
+        self.connections = set()
+        super().__init__()
+        self.disk = bytearray(size)
+        self.stable = bytearray(size)
+
+    def serve(self, c):
+        with self.lock:
+            self.connections.add(c)
+        super().serve(c)
+        with self.lock:
+            self.connections.discard(c)
+
+    def make_stable(self, offset, length):
+        self.stable[offset:offset + length] = self.disk[offset:offset + length]
+
+    def alive(self, c):
+        if c not in self.connections:
+            raise Gone
+
+    def write(self, c, offset, data):
+        with self.lock:
+            self.alive(c)
+            super().write(c, offset, data)
+
+    def zero(self, c, offset, length):
+        with self.lock:
+            self.alive(c)
+            super().zero(c, offset, length)
+
+    def flush(self, c):
+        with self.lock:
+            self.alive(c)
+            self.make_stable(0, self.size)
+
+    def force(self, c, offset, length):
+        with self.lock:
+            self.alive(c)
+            self.make_stable(offset, length)
+
+    def cut(self):
+        """The power fails, and comes back."""
+        with self.lock:
+            for c in self.connections:
+                with contextlib.suppress(OSError):
+                    c.socket.shutdown(socket.SHUT_RDWR)
+            self.connections.clear()
+            for at in range(0, self.size, self.BLOCK):
+                if self.random.random() < 0.25:
+                    self.make_stable(at, self.BLOCK)
+            self.disk[:] = self.stable

@@ -5,14 +5,15 @@
 packages_serve="
 	autoconf automake gcc libc6-dev libtool make perl pkg-config
 	liburing-dev nbdkit nbdkit-plugin-dev
-	libcap-ng-dev libgnutls28-dev libjansson-dev libmicrohttpd-dev
-	libisal-dev libseccomp-dev libsystemd-dev nettle-dev
+	libcap-ng-dev libgnutls28-dev libiscsi-dev libjansson-dev libmicrohttpd-dev
+	libisal-dev libnbd-dev libseccomp-dev libsystemd-dev nettle-dev
 	libnbd-bin python3 python3-libnbd"
 packages_test="
 	clang clang-format libclang-rt-14-dev
 	curl fio gnutls-bin guestfish nbd-client nbd-server qemu-system-common qemu-utils strace
 	dmsetup e2fsprogs libiscsi-bin open-iscsi qemu-block-extra sg3-utils tgt xfsprogs
-	busybox-static kmod linux-image-cloud-amd64 qemu-system-x86"
+	busybox-static kmod linux-image-cloud-amd64 qemu-system-x86
+	gcovr valgrind"
 
 die() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2

@@ -17,7 +17,8 @@ import pki
 import tap
 from liar import ALLOCATION, CHUNK_DATA, CHUNK_DONE, Gone, Liar
 from nbdraw import CHUNK_HOLE, CHUNK_STATUS, CMD_WRITE_ZEROES, OPT_LIST, REP_ACK, REP_INFO
-from server import BUILD, FRONT_ENDS, PATIENCE, FrontEnd, Nbdkit, Platterd, served
+from peers import NbdkitMemory, QemuNbd
+from server import BUILD, FRONT_ENDS, PATIENCE, Nbdkit, Platterd, served
 
 MiB, GiB = 1 << 20, 1 << 30
 PLATTER = os.path.join(BUILD, "platter")
@@ -117,27 +118,6 @@ def the_plugin_misses_what_nbdkit_misses(server):
 
 
 # ---- others
-
-class NbdkitMemory(Nbdkit):
-    name = "nbdkit-memory"
-
-    def __init__(self, run, *words, **how):
-        super().__init__(run, *words, plugin="memory", **how)
-
-    def wait(self):
-        """None, too, when it has crashed as nbdkit 1.32 may when a peer leaves it early."""
-        status = super().wait()
-        return None if "raw_send_socket: Assertion" in self.said() else status
-
-
-class QemuNbd(FrontEnd):
-    name = "qemu-nbd"
-
-    def __init__(self, run, image):
-        super().__init__(run)
-        self.start(["qemu-nbd", "--format=raw", "--persistent", "--shared=16",
-                    "--socket=" + self.socket, "--pid-file=" + self.pid_file, image])
-
 
 @served(on=[NbdkitMemory])
 def nbdkit_misses_what_is_known(server):
@@ -563,6 +543,7 @@ def what_cannot_be_tried_is_status_2():
             (("nbd+unix:///?socket=/nonexistent",), "/nonexistent"),
             (("http://localhost/",), "http://"),
             (("nbd+unix:///",), "socket=PATH"),
+            (("nbd+unix:///?socket=",), "socket=PATH"),
             (("nbd://localhost/?colour=red",), "colour=red"),
             (("nbd://localhost/%zz",), "%"),
             (("nbd://localhost:65537",), "'65537' is no port"),
