@@ -293,7 +293,8 @@ file_probe_fua(const struct file *f, const struct file_params *p, const char **w
 		return p->fua == FUA_NATIVE;
 	}
 	if (!f->direct && f->past_fd < 0) {
-		*why = "the file system has no direct I/O";
+		*why = f->block ? "a direct write leaves a device's page cache stale"
+				: "the file system has no direct I/O";
 		return false;
 	}
 	if (!all_written(f)) {

@@ -9,7 +9,7 @@
  *   multiple of the alignment, what lies behind the last whole block goes through the page
  *   cache and is synced at once; the core gives such a write the page to itself, since a
  *   direct write to the same page would meet a stale copy of its neighbours.
- * - where the page cache is used and FUA is native, a FUA write passes by it: RWF_DSYNC
+ * - where the page cache of a file is used and FUA is native, a FUA write passes by it: RWF_DSYNC
  *   through the cache holds the inode's lock until the disk is done, and writers queue up. The
  *   core keeps such writes and cached ones apart (fua_window).
  * - zeroing tries one way after the other and remembers what is refused (zero_ways).
@@ -18,7 +18,8 @@
  *   no whole number of pages has the kernel zero the rest of its last page through the page cache,
  *   while a direct write may be under way there: that is for him to avoid.
  * - a read that finds the file shorter than it was is short, and the core answers EIO; a
- *   flush that finds it so fails, for what was written behind its end is gone.
+ *   flush that finds it so fails, for what was written behind its end is gone. So does a write
+ *   to a block device that is shorter, or gone, instead of finding no space.
  */
 #include "file.h"
 
@@ -227,11 +228,15 @@ open_tail(struct file *f, struct pl_error *err)
 	return 0;
 }
 
-/* A file system without direct I/O takes RWF_DSYNC through the page cache all the same. */
+/*
+ * A file system without direct I/O takes RWF_DSYNC through the page cache all the same. So does a
+ * block device: what somebody reads there while a direct write is under way stays in the page
+ * cache as it was. A file system drops it once more when the write is done; a device does not.
+ */
 static void
 open_past(struct file *f)
 {
-	if (f->direct)
+	if (f->direct || f->block)
 		return;
 	f->past_fd = reopen(f->fd, O_RDWR | O_DIRECT);
 	if (f->past_fd >= 0)
@@ -434,10 +439,22 @@ channel_of(struct pl_request *req)
 	return (struct file_channel *)(uintptr_t)req->scratch[0];
 }
 
+/* Behind the end of a block device the kernel finds no space. Where the device once reached it
+ * is not room that lacks: a part of it is gone, or all of it. */
+static bool
+is_gone(const struct file *f, const struct pl_part *part)
+{
+	return f->block && file_size(f) < part->offset + part->length;
+}
+
 static void
 part_io_done(struct pl_io *io, int64_t result)
 {
-	pl_part_done(pl_request_of(io), result);
+	struct pl_request *req = pl_request_of(io);
+
+	if (result == -ENOSPC && is_gone(channel_of(req)->file, &req->part))
+		result = -EIO;
+	pl_part_done(req, result);
 }
 
 /* An operation on the channel's file, ready but for its kind's own fields. */

@@ -29,8 +29,8 @@ def ask(kind, image, options, *steps):
         programs=["mkfs." + kind], modules=[kind]))
 
 
-def assert_native(kind):
-    events = ask(kind, WRITTEN, "cache=none", *WRITES)
+def assert_native(kind, cache="none"):
+    events = ask(kind, WRITTEN, f"cache={cache}", *WRITES)
     assert events == [e for w in WRITES for e in ("write+fua", "reply " + w)], "\n".join(events)
 
 
@@ -51,6 +51,16 @@ def a_fua_write_over_written_blocks_is_native_on_ext4():
 @served
 def a_fua_write_over_written_blocks_is_native_on_xfs():
     assert_native("xfs")
+
+
+@served
+def a_fua_write_over_written_blocks_passes_by_the_page_cache_on_ext4():
+    assert_native("ext4", "writeback")
+
+
+@served
+def a_fua_write_over_written_blocks_passes_by_the_page_cache_on_xfs():
+    assert_native("xfs", "writeback")
 
 
 @served

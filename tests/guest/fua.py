@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What a FUA write asks of the disk, counted in the kernel, for each kind of disk."""
+"""What a FUA write asks of the disk, counted in the kernel, for each kind of disk and each front
+end. Those that are not for iSCSI ask for what a SCSI command cannot: FUA of zeroes, parts of blocks."""
 
 import os
 import sys
@@ -7,7 +8,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import guest
 import tap
-from guest import served
+from guest import ALL_FRONT_ENDS, Iscsi, served
 from server import Nbdkit, Platterd
 
 # Apart from each other, so that nothing can be merged.
@@ -42,24 +43,24 @@ def assert_durable(events):
             assert not at_risk, "\n".join(events)
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def native_fua_is_one_write_request_with_fua_and_no_flush():
     assert_each(guest.NULL_BLK, "cache=none", WRITES, "write+fua")
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def native_fua_is_the_same_when_many_wait():
     events = ask(guest.NULL_BLK, "cache=none", *[",".join(WRITES)] * 4)
     assert events.count("write+fua") == 4 * len(WRITES), "\n".join(events)
     assert set(events) == {"write+fua", *("reply " + w for w in WRITES)}, "\n".join(events)
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def native_fua_on_a_scsi_disk_is_the_same():
     assert_each(guest.SCSI_DEBUG, "cache=none", WRITES, "write+fua")
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def small_and_large_native_fua_writes_are_one_request_each():
     steps = ["write+fua:0:512", "write+fua:1536:512", "write+fua:65536:65536"]
     assert_each(guest.NULL_BLK, "cache=none", steps, "write+fua")
@@ -70,13 +71,13 @@ def a_plain_write_is_neither_fua_nor_flushed():
     assert_each(guest.NULL_BLK, "cache=none", ["write:0:4096", "write:65536:4096"], "write")
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def directsync_makes_every_write_a_fua_write():
     steps = ["write:0:4096", "write:65536:4096"]
     assert_each(guest.NULL_BLK, "cache=directsync", steps, "write+fua")
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def a_fua_write_right_after_a_flush_still_has_its_fua():
     steps = ["write:0:4096", "flush", "write+fua:65536:4096", "flush", "write+fua:0:4096"]
     assert ask(guest.NULL_BLK, "cache=none", *steps) == [
@@ -85,7 +86,7 @@ def a_fua_write_right_after_a_flush_still_has_its_fua():
         "write+fua", "reply write+fua:0:4096"]
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def a_fua_write_sent_together_with_a_flush_still_has_its_fua():
     events = ask(guest.NULL_BLK, "cache=none", *["flush,write+fua:0:4096"] * 8)
     assert events.count("flush") == events.count("write+fua") == 8, "\n".join(events)
@@ -117,12 +118,12 @@ def an_unaligned_fua_write_is_durable_too():
     assert_durable(events)
 
 
-@served
+@served(on=ALL_FRONT_ENDS)
 def without_fua_a_write_is_followed_by_a_flush_before_the_reply():
     assert_each(guest.VIRTIO, "cache=none", WRITES, "write", "flush")
 
 
-@served(on=[Platterd])
+@served(on=[Platterd, Iscsi])
 def many_that_wait_share_flushes():
     """For nbdkit, whose threads come when they come, tests/nbd/durability.py sees it."""
     together = ",".join(f"write+fua:{i * 65536}:4096" for i in range(64))
@@ -137,13 +138,9 @@ def where_every_write_is_stable_no_flush_is_sent():
 
 
 @served
-def native_fua_passes_by_the_page_cache():
-    assert_each(guest.NULL_BLK, "cache=writeback", WRITES, "write+fua")
-
-
-@served
-def through_the_page_cache_a_write_costs_one_flush():
-    assert_each(guest.NULL_BLK, "cache=writeback fua=commit", WRITES, "write", "flush")
+def through_the_page_cache_of_a_device_a_write_costs_one_flush():
+    for options in "cache=writeback", "cache=writeback fua=native":
+        assert_each(guest.NULL_BLK, options, WRITES, "write", "flush")
 
 
 @served
@@ -167,12 +164,13 @@ def auto_chooses_by_the_disk_and_says_why():
         ("/dev/vda cache=none", "native", "merges the flushes"),
         ("/dev/vdb cache=none", "native", "no volatile cache"),
         ("/dev/vdb1 cache=none", "native", "no volatile cache"),
-        ("/dev/nullb0 cache=writeback", "native", "takes FUA"),
+        ("/dev/nullb0 cache=writeback", "shared flush", "page cache"),
         ("/dev/nullb0 cache=none fua=commit", "shared flush", "option"),
         ("/mnt/written cache=none", "native", "takes FUA"),
         ("/mnt/allocated cache=none", "shared flush", "never written"),
         ("/mnt/hole cache=none", "shared flush", "never written"),
         ("/mnt/hole cache=writeback", "shared flush", "never written"),
+        ("/mnt/written cache=writeback", "native", "takes FUA"),
     ]
     output = guest.run(
         disks, "printf 'n\\np\\n1\\n\\n\\nw\\n' | fdisk /dev/vdb >/dev/null",

@@ -43,12 +43,12 @@ def what_was_answered_with_fua_or_flushed_is_on_the_disk():
 
 @served
 def the_same_through_the_page_cache():
-    cut_power_under_disk("cache=writeback fua=commit")
+    cut_power_under_disk("cache=writeback")
 
 
 @served
-def the_same_past_the_page_cache():
-    cut_power_under_disk("cache=writeback")
+def the_same_past_the_page_cache_of_a_file():
+    cut_power_under_file("cache=writeback fua=native", "ext4")
 
 
 @served

@@ -14,17 +14,20 @@ import re
 import subprocess
 from typing import NamedTuple
 
+import dmlog
 import tap
 from server import BUILD, FRONT_ENDS, PLATTERD, PLUGIN, SOURCE, Nbdkit
 
 GUEST = os.path.join(SOURCE, "tests", "guest", "guest")
-CLIENT = os.path.join(BUILD, "tests", "guest", "client")
+CLIENT, WITNESS = (os.path.join(BUILD, "tests", "guest", name) for name in ("client", "witness"))
+IQN = "iqn.2026-11.org.example:disk"
 FILE_PLUGIN = "/usr/lib/x86_64-linux-gnu/nbdkit/plugins/nbdkit-file-plugin.so"
 
 # What the steps of a script may call.
 FUNCTIONS = f"""
 set -eu
 tracing=/sys/kernel/tracing
+export DM_DISABLE_UDEV=1
 
 # holds WHAT HAS WANTED
 holds() {{
@@ -42,10 +45,17 @@ nullb() {{
 	nullb_on
 }}
 
-# serve FILE OPTION... : by the front end that the case is for, on /tmp/socket; platterd gets
-# the words of $also, too. serve_by PLUGIN FILE OPTION... : by nbdkit.
+# serve FILE OPTION... : by the front end that the case is for, on $address; platterd gets the
+# words of $also, too. serve_by PLUGIN FILE OPTION... : by nbdkit.
+address=/tmp/socket
+platterd={PLATTERD}
 serve() {{ serve_by_$front_end "$@"; }}
 serve_by_nbdkit() {{ serve_by {PLUGIN} "$@"; }}
+serve_by_iscsi() {{
+	address=iscsi://127.0.0.1:3260/{IQN}/0
+	also="--iscsi 127.0.0.1:3260 --target {IQN} --state /tmp/state"
+	serve_by_platterd "$@"
+}}
 serve_by() {{ start nbdkit -f -U /tmp/socket -P /tmp/pid "$@"; }}
 also=
 serve_by_platterd() {{
@@ -54,7 +64,7 @@ serve_by_platterd() {{
 	for option; do
 		export=$export,$option
 	done
-	start {PLATTERD} --foreground --unix /tmp/socket --pidfile /tmp/pid $also --export "$export"
+	start $platterd --foreground --unix /tmp/socket --pidfile /tmp/pid $also --export "$export"
 }}
 start() {{
 	rm -f /tmp/pid /tmp/socket
@@ -75,8 +85,33 @@ describe() {{
 	nbdkit -v -U - {PLUGIN} "$@" --run true 2>&1 | sed -n "s|.*export $1: ||p"
 }}
 
+# slow DISK : /dev/mapper/slow is that disk, whose writes and flushes take 5 ms or more.
+slow() {{
+	dmsetup create slow --table "0 $(blockdev --getsz $1) delay $1 0 0 $1 0 5"
+}}
+
+# record DISK LOG : $recorded is that disk, slowed down and recorded; see dmlog.py. What nobody may
+# have yet is recorded before the end, and nothing behind it.
+recorded=/dev/mapper/recorded
+record() {{
+	slow $1
+	dmsetup create recorded --table "0 $(blockdev --getsz $1) log-writes /dev/mapper/slow $2"
+	record_log=$2
+}}
+record_mark() {{ dmsetup message recorded 0 mark $1; }}
+record_end() {{
+	/usr/bin/sync $recorded
+	record_mark {dmlog.END}
+	until recorded_last | grep -q {dmlog.END}; do sleep 0.05; done
+	until dmsetup remove recorded 2>/dev/null; do sleep 0.05; done
+}}
+recorded_last() {{
+	set -- $(dmsetup status recorded)
+	/usr/bin/dd if=$record_log iflag=direct skip=$5 count=1 2>/dev/null
+}}
+
 # Sends steps to the server.
-send() {{ {CLIENT} /tmp/socket "$@"; }}
+send() {{ {CLIENT} $address "$@"; }}
 
 # traced DISK COMMAND... : prints what the disk was asked for while the command ran.
 traced() {{
@@ -109,6 +144,7 @@ class Disk(NamedTuple):
     modules: tuple = ()
     disks: tuple = ()
     setup: str = ""
+    programs: tuple = ()
 
     def make(self):
         """The steps that make it, and make sure that it is what it is said to be."""
@@ -124,6 +160,18 @@ SCSI_DEBUG = Disk("sda", "write back", 1,
                   setup="until [ -b /dev/sda ]; do sleep 0.02; done")
 VIRTIO = Disk("vda", "write back", 0, disks=("64M",))
 VIRTIO_WRITE_THROUGH = Disk("vda", "write through", 0, disks=("64M,write-cache=off",))
+
+
+def recorded(disk, log):
+    """That disk, and $recorded over it: see record. log: a file that is made here."""
+    with open(log, "wb") as file:
+        file.truncate(8 << 30)      # most of it is never written
+    name = "/dev/vd" + "abcdefgh"[len(disk.disks)]
+    return disk._replace(
+        setup=f"{disk.setup}\nrecord /dev/{disk.name} {name}",
+        modules=(*disk.modules, "dm-log-writes", "dm-delay"),
+        disks=(*disk.disks, log),
+        programs=(*disk.programs, "dmsetup", "/usr/bin/dd", "/usr/bin/sync"))
 
 
 # What checks a file system, by its kind.
@@ -153,6 +201,12 @@ def programs_for(kind="ext4"):
     return [f"mkfs.{kind}", CHECKS[kind].split()[0], PLATTERD]
 
 
+class Iscsi:
+    """platterd's other protocol, which tests/lib/conn-iscsi.c speaks here."""
+    name = "iscsi"
+
+
+ALL_FRONT_ENDS = (*FRONT_ENDS, Iscsi)
 front_end = Nbdkit      # of this case
 
 
@@ -170,11 +224,11 @@ def served(case=None, *, on=FRONT_ENDS, **how):
     return case
 
 
-def run(disk, *steps, programs=(), modules=()):
+def run(disk, *steps, programs=(), modules=(), timeout=50):
     """Runs shell steps with that disk; returns what they printed. A failing step fails."""
-    command = [GUEST]
+    command = [GUEST, f"--timeout={timeout}"]
     servers = ["nbdkit", PLUGIN, FILE_PLUGIN] if front_end is Nbdkit else [PLATTERD]
-    for option, values in (("--put", [*servers, CLIENT, *programs]),
+    for option, values in (("--put", [*servers, CLIENT, *disk.programs, *programs]),
                            ("--module", [*disk.modules, *modules]), ("--disk", disk.disks)):
         for value in values:
             command += [option, value]

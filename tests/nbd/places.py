@@ -88,9 +88,7 @@ def a_device_with_512_byte_sectors(server):
 
 
 @served
-def native_fua_beside_the_page_cache_of_a_device(server):
-    """No lock of a file keeps a write that passes by the cache from one that uses it, in the
-    same page: the server has to."""
+def native_fua_beside_cached_writes_to_a_device(server):
     path = server.image(MiB, "backing", fill=0xEE)
     with mounts.loop(path, 512) as device:
         with server(device, cache="writeback", fua="native") as s, \

@@ -1,0 +1,136 @@
+#!/usr/bin/python3
+"""The judge of durability: each acknowledgement is held against what the disk had been told.
+
+A server works on a disk that records what it is told to keep, and when (tests/lib/dmlog.py); a
+witness uses it and puts each acknowledgement into the same record; tests/lib/judge.py reads it.
+That the judge sees what is wrong is shown by servers that lie, and by one whose groups are broken.
+"""
+
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import guest
+import judge
+import tap
+from server import BUILD, Platterd
+
+PART = 4 << 20      # of the disk, for each witness
+ONE, EIGHT = (1, 16), (8, 8)        # connections, and requests in flight on each
+LIAR = os.path.join(BUILD, "tests", "guest", ".libs", "liar.so")
+BROKEN = os.path.join(BUILD, "tests", "guest", "broken-platterd")
+
+
+def verdicts(serves, crowds, promises, programs=()):
+    """Lets witnesses work with each of these servers, in turn; returns what the judge says."""
+    seed = tap.seed()
+    steps = []
+    for serve in serves:
+        for connections, depth in crowds:
+            part = len(steps) * PART
+            steps.append(f"{serve}; {guest.WITNESS} $address {connections} {depth} {promises} "
+                         f"{part} {PART} {seed + len(steps)}; unserve >/dev/null")
+    with tempfile.TemporaryDirectory() as folder:
+        log, final = folder + "/log", folder + "/final"
+        with open(final, "wb") as file:
+            file.truncate(len(steps) * PART)
+        disk = guest.recorded(guest.NULL_BLK._replace(disks=(final,)), log)
+        guest.run(disk, *steps, "record_end; dmsetup remove slow",
+                  f"/usr/bin/dd if=/dev/nullb0 of=/dev/vda bs={PART} count={len(steps)} "
+                  "oflag=direct 2>/dev/null",
+                  programs=[guest.WITNESS, *programs], timeout=300)
+        found = judge.judge(log, final)
+    assert len(found) == len(steps), found
+    for verdict in found:
+        print(f"{verdict.promises} promises, {len(verdict.lost)} lost", *verdict.lost[:5], sep="\n")
+        assert verdict.promises >= promises
+    return found
+
+
+def assert_kept(promises, *options):
+    serves = [f"serve $recorded {o}" for o in options]
+    assert not any(v.lost for v in verdicts(serves, [ONE, EIGHT], promises))
+
+
+def native_fua(promises):
+    assert_kept(promises, "cache=none fua=native", "cache=directsync")
+
+
+def shared_flushes(promises):
+    assert_kept(promises, "cache=none fua=commit", "cache=writeback fua=commit")
+
+
+@guest.served(on=guest.ALL_FRONT_ENDS, limit=400)
+def native_fua_keeps_every_promise():
+    native_fua(850)
+
+
+@guest.served(on=guest.ALL_FRONT_ENDS, limit=400)
+def shared_flushes_keep_every_promise():
+    shared_flushes(850)
+
+
+@guest.served(on=guest.ALL_FRONT_ENDS, slow=True)
+def native_fua_keeps_ten_thousand_promises():
+    native_fua(2500)
+
+
+@guest.served(on=guest.ALL_FRONT_ENDS, slow=True)
+def shared_flushes_keep_ten_thousand_promises():
+    shared_flushes(2500)
+
+
+# What each owes and does not give.
+LIES = {"early": "FUA: ", "no-fua": "FUA: ", "no-flush": "flush: ", "every-20th": "",
+        "flush-first": "FUA: "}
+
+
+@tap.test(limit=400)
+def each_kind_of_liar_is_caught_and_an_honest_server_is_not():
+    words = ["none", *LIES]
+    serves = [f"serve_by {LIAR} file=$recorded lie={word}" for word in words]
+    honest, *liars = verdicts(serves, [EIGHT], 250, [LIAR])
+    assert not honest.lost
+    for (word, owed), verdict in zip(LIES.items(), liars):
+        assert any(lost.startswith(owed) for lost in verdict.lost), word
+
+
+@guest.served(on=[Platterd], limit=400)
+def a_group_that_takes_in_who_comes_too_late_is_caught():
+    """As the same options without that fault are not, above."""
+    found, = verdicts([f"platterd={BROKEN}; serve $recorded cache=none fua=commit"], [EIGHT], 250,
+                      [BROKEN])
+    assert any(lost.startswith("FUA: ") for lost in found.lost)
+
+
+def read_beside_writes(image, options, *steps, programs=(), modules=()):
+    """While a FUA write is under way, its neighbour in the same page is read."""
+    places = [page * 4096 for page in range(16)]
+    guest.run(guest.NULL_BLK._replace(setup="nullb 400; slow /dev/nullb0",
+                                      modules=(*guest.NULL_BLK.modules, "dm-delay", *modules)),
+              *steps, f"serve {image} {options}",
+              "send " + " ".join(f"write+fua:{at + 512}:512" for at in places),
+              "echo 3 >/proc/sys/vm/drop_caches",
+              "send " + " ".join(f"write+fua:{at}:512,read:{at + 512}:512" for at in places),
+              "send " + " ".join(f"read:{at}:512" for at in places),
+              programs=["dmsetup", *programs])
+
+
+@guest.served
+def a_read_beside_a_fua_write_leaves_nothing_old_behind():
+    for options in "cache=writeback", "cache=writeback fua=native", "cache=none":
+        read_beside_writes("/dev/mapper/slow", options)
+
+
+@guest.served
+def the_same_in_a_file():
+    for kind in "ext4", "xfs":
+        read_beside_writes(
+            "/mnt/disk.img", "cache=writeback fua=native",
+            f"mkfs.{kind} -q /dev/mapper/slow; mount -t {kind} /dev/mapper/slow /mnt",
+            "dd if=/dev/zero of=/mnt/disk.img bs=64k count=1 conv=fsync 2>/dev/null",
+            programs=["mkfs." + kind], modules=[kind])
+
+
+tap.main()

@@ -1,0 +1,96 @@
+/*
+ * conn-nbd.c - NBD, simple replies only.
+ *
+ * Source: NBD proto.md, "Newstyle negotiation" and "Transmission".
+ */
+#include "conn.h"
+
+#include "wire.h"
+
+#include <err.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static void
+nbd_open(struct conn *c, const char *export_name)
+{
+	struct choice choice = choose_default_export();
+	struct iovec to_send[] = { { &choice, sizeof(choice) },
+				   { (char *)export_name, strlen(export_name) } };
+	const ssize_t length = (ssize_t)(sizeof(choice) + strlen(export_name));
+	struct greeting greeting;
+	struct chosen chosen;
+
+	conn_get(c, &greeting, sizeof(greeting));
+	if (!is_newstyle(&greeting))
+		errx(2, "this is not an NBD server");
+	choice.length = htobe32((uint32_t)strlen(export_name));
+	if (writev(c->fd, to_send, 2) != length)
+		err(2, "send");
+	conn_get(c, &chosen, sizeof(chosen));
+	c->can_fua = (be16toh(chosen.flags) & CAN_FUA) != 0;
+	c->can_flush = (be16toh(chosen.flags) & CAN_FLUSH) != 0;
+	c->size = be64toh(chosen.size);
+}
+
+static void
+nbd_issue(struct conn *c, unsigned number)
+{
+	static const uint16_t types[] = {
+		[CONN_READ] = CMD_READ,         [CONN_WRITE] = CMD_WRITE, [CONN_FLUSH] = CMD_FLUSH,
+		[CONN_ZERO] = CMD_WRITE_ZEROES, [CONN_TRIM] = CMD_TRIM,
+	};
+	struct conn_request *r = &c->requests[number];
+	struct request rq = {
+		.magic = htobe32(REQUEST_MAGIC),
+		.flags = htobe16(r->fua ? CMD_FLAG_FUA : 0),
+		.type = htobe16(types[r->op]),
+		.cookie = htobe64(number),
+		.offset = htobe64(r->offset),
+		.length = htobe32(r->length),
+	};
+
+	memcpy(r->heads[0], &rq, sizeof(rq));
+	conn_add(c, r->heads[0], sizeof(rq));
+	if (r->out_length > 0)
+		conn_add(c, r->out, r->out_length);
+}
+
+static size_t
+nbd_take(struct conn *c, const uint8_t *data, size_t length)
+{
+	struct conn_request *r;
+	struct reply reply;
+	bool good;
+
+	if (length < sizeof(reply))
+		return 0;
+	memcpy(&reply, data, sizeof(reply));
+	if (reply.magic != htobe32(REPLY_MAGIC))
+		errx(2, "the server sent what is no reply");
+	r = conn_find(c, be64toh(reply.cookie));
+	good = reply.error == 0;
+	if (!good)
+		snprintf(c->error_text, sizeof(c->error_text), "error %u", be32toh(reply.error));
+	if (good && r->op == CONN_READ)
+		conn_data(c, r->length, r->data);
+	conn_done(c, r, good ? NULL : c->error_text);
+	return sizeof(reply);
+}
+
+static void
+nbd_close(struct conn *c)
+{
+	static const struct request end = { .magic = __builtin_bswap32(REQUEST_MAGIC),
+					    .type = __builtin_bswap16(CMD_DISC) };
+
+	conn_add(c, &end, sizeof(end));
+}
+
+const struct conn_protocol conn_nbd = {
+	.open = nbd_open,
+	.issue = nbd_issue,
+	.take = nbd_take,
+	.close = nbd_close,
+};
