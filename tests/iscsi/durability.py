@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What SCSI was told to be durable is durable, and costs what it should: by counting flushes, by
-failing them, by killing the server, and by cutting its power; with NBD clients of the same disk."""
+failing them, and by killing a server that holds back what nobody flushed; with NBD clients of the
+same disk. tests/crash does that by the thousand."""
 
 import contextlib
 import multiprocessing
@@ -17,9 +18,9 @@ import iscsiraw
 import nbdraw
 import tap
 from iscsiraw import CHECK_CONDITION, GOOD
-from journal import BLOCK, Journal
 
 KiB, MiB = 1 << 10, 1 << 20
+BLOCK = 4096
 SECTOR = 512
 FUA = 0x08
 MISCOMPARE = "e/1d00"
@@ -358,99 +359,6 @@ def a_failed_sync_that_nobody_waited_for_is_told_later(server):
         s.a.cdb(bytes(6)).check()
         b.cdb(bytes(6)).check()
         assert_failed(s, s.a, b)
-
-
-# ---- the server is killed, and the power is cut ----------------------------------------------------
-
-def fua_writer(s, journal, blocks, seed):
-    """FUA writes to blocks that are its own, until the server is gone."""
-    r, flying = random.Random(seed), {}
-    try:
-        c = connect(s)
-        while True:
-            while len(flying) < 4:
-                block = r.choice([b for b in blocks if b not in [f for f, _ in flying.values()]])
-                data = journal.next(block)
-                journal.wrote(block, data)
-                flying[c.command(cdb10(0x2a, block * 8, 8, FUA), dout=data)] = block, data
-            itt = next(iter(flying))
-            c.finish(itt).check()
-            journal.durable(*flying.pop(itt))
-    except (iscsiraw.Closed, ConnectionError):
-        pass
-
-
-@ctl.served
-def kill_loses_nothing_that_was_acknowledged(server):
-    """Six times, with FUA writes in four sessions, over caches that nobody has flushed."""
-    blocks, seed = 64, tap.seed() % 1000000
-    image = server.image(blocks * BLOCK, fill=0xEE)
-    for n in range(6):
-        options = ({"cache": "writeback"}, {"cache": "none"},
-                   {"driver": "powercut", "over": "file",
-                    "powercut-fua": ("native", "commit")[n // 3]})[n % 3]
-        journals = [Journal.of_image(image, blocks) for _ in range(4)]
-        with server(path=image, iscsi=True, **options) as s:
-            threads = [threading.Thread(target=fua_writer, args=(
-                s, journals[t], range(t, blocks, 4), seed + t)) for t in range(4)]
-            for t in threads:
-                t.start()
-            seed += 10
-            end = time.monotonic() + ctl.PATIENCE_S
-            while sum(j.number for j in journals) < 20 + seed % 200:
-                assert time.monotonic() < end
-                time.sleep(0.001)
-            s.kill()
-            for t in threads:
-                t.join()
-        Journal(blocks, None).merge(journals).check(image, SECTOR)
-
-
-def until_the_power_fails(server, image, seed, **options):
-    """Random writes, FUA writes and flushes by SCSI and NBD, to the end of the power."""
-    r, blocks = random.Random(seed), 32
-    journal = Journal(blocks, b"\xee" * BLOCK)
-    with serving(server, path=image, driver="powercut", over="file", seed=seed,
-                 cut=r.randrange(5, 150), **options) as s:
-        for _ in range(400):
-            block, kind, fua, scsi = (r.randrange(blocks), r.random(), r.random() < 0.4,
-                                      r.random() < 0.7)
-            data = bytes(BLOCK) if 0.15 < kind < 0.25 else journal.next(block)
-            try:
-                if kind < 0.15:
-                    synchronize(s.a, block * 8, 8).check() if scsi else s.n.flush()
-                    journal.flushed()
-                    continue
-                journal.wrote(block, data)
-                if not scsi:
-                    s.n.write(block * BLOCK, data, nbdraw.FUA if fua else 0)
-                elif kind < 0.25:
-                    s.a.cdb(cdb16(0x93, block * 8, 8, 8), dout=bytes(SECTOR)).check()
-                    fua = False
-                elif kind < 0.35:
-                    s.a.cdb(cdb10(0x2e, block * 8, 8), dout=data).check()
-                    fua = True
-                else:
-                    write(s.a, block * BLOCK, data, fua)
-                if fua:
-                    journal.durable(block, data)
-            except (iscsiraw.CommandFailed, nbdraw.Error):
-                break
-        else:
-            raise AssertionError("the power never failed")
-        assert synchronize(s.a).condition == WRITE_ERROR, "durable without power"
-        assert nbdraw.error_of(s.n.flush)
-    return journal.check(image, SECTOR)
-
-
-@ctl.served
-def nothing_acknowledged_is_lost_in_a_power_cut(server):
-    seed, lost = tap.seed() % 1000000, 0
-    for n in range(16):
-        image = server.image(32 * BLOCK, fill=0xEE)
-        lost += until_the_power_fails(server, image, seed + n,
-                                      **{"powercut-fua": ("native", "commit")[n % 2]})
-    assert lost, "no power cut lost anything, so nothing was tried"
 
 
 # ---- beside NBD clients -----------------------------------------------------------------------------

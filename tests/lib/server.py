@@ -33,7 +33,17 @@ PLATTERD = os.path.join(BUILD, "platterd")
 # Of a sanitizer build: the run-time library that has to come first in a process which
 # loads the plugin.
 PRELOAD = os.environ.get("PLATTER_PRELOAD")
-NBDKIT = ["env", "LD_PRELOAD=" + PRELOAD, "nbdkit"] if PRELOAD else ["nbdkit"]
+
+
+def preloading(*libraries):
+    """For a command: they come first in its process."""
+    names = " ".join(filter(None, libraries))
+    return ["env", "LD_PRELOAD=" + names] if names else []
+
+
+NBDKIT = [*preloading(PRELOAD), "nbdkit"]
+VALGRIND = (os.environ.get("PLATTER_VALGRIND") or "").split()   # a command that runs a server
+COUNTS = os.path.exists(os.path.join(BUILD, "server", "main.gcno"))     # a coverage build
 PATIENCE = int(os.environ.get("PLATTER_SLOWNESS") or 1)
 
 # Debian's python3-libnbd belongs to /usr/bin/python3.
@@ -50,6 +60,8 @@ class StartFailed(Exception):
 
 class FrontEnd:
     """A server that runs; what they all have in common. Subclasses say how it is started."""
+
+    preload = None      # a library that comes before all others in its process
 
     def __init__(self, run):
         base = tempfile.mktemp(prefix="s", dir=run)
@@ -147,8 +159,9 @@ class Nbdkit(FrontEnd):
     def __init__(self, run, *words, filters=(), read_only=False, wrap=(), threads=16,
                  plugin=PLUGIN, **options):
         super().__init__(run)
-        command = [*wrap, *NBDKIT, "-f", "--exit-with-parent", "-U", self.socket,
-                   "-P", self.pid_file, "--threads=%d" % threads]
+        command = [*wrap, *preloading(self.preload, PRELOAD), *VALGRIND, "nbdkit", "-f",
+                   "--exit-with-parent", "-U", self.socket, "-P", self.pid_file,
+                   "--threads=%d" % threads]
         command += ["--filter=" + f for f in filters]
         command += ["-r"] if read_only else []
         command += [plugin, *words]
@@ -220,8 +233,8 @@ class Platterd(FrontEnd):
                  iscsi=False, **options):
         super().__init__(run)
         # It ends with this process, as nbdkit does by an option.
-        command = [*wrap, "setpriv", "--pdeathsig", "TERM", PLATTERD, "--foreground",
-                   "--pidfile", self.pid_file]
+        command = [*wrap, "setpriv", "--pdeathsig", "TERM", *preloading(self.preload), *VALGRIND,
+                   PLATTERD, "--foreground", "--pidfile", self.pid_file]
         command += ["--tcp", "127.0.0.1:0"] if tcp else ["--unix", self.socket]
         if tls is not None:
             kind = "certificates" if os.path.isdir(tls) else "psk"
@@ -238,6 +251,9 @@ class Platterd(FrontEnd):
         if self.finds_leaks and "ASAN_OPTIONS" in env and not wrap and "--sandbox" not in args:
             # They are looked for by ways that the sandbox closes.
             env["ASAN_OPTIONS"] = env["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1")
+            command += ["--sandbox", "off"]
+        if VALGRIND and "--sandbox" not in args:
+            # valgrind makes programs as it goes.
             command += ["--sandbox", "off"]
         self.start(command, env)
         if tcp:
@@ -274,11 +290,12 @@ def strace(output, *rules):
 
 
 class Factory:
-    """What a case gets: starts servers, makes images, and cleans up after both."""
+    """What a case gets: starts servers, makes images, in that directory, and cleans up after
+    both."""
 
-    def __init__(self, front_end):
+    def __init__(self, front_end, directory=None):
         self.front_end = front_end
-        self.dir = tempfile.mkdtemp(prefix="platter-")
+        self.dir = tempfile.mkdtemp(prefix="platter-", dir=directory)
         # A socket's path has room for 107 bytes, which TMPDIR may use up.
         self.run = tempfile.mkdtemp(prefix="platter-", dir="/tmp")
 

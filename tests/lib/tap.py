@@ -45,6 +45,22 @@ def test(function=None, *, slow=False, limit=None):
     return register(function) if function else register
 
 
+def lengths(short, long, limit=None):
+    """Registers a case that is told how much it is to do, and NAME_at_length, which is slow; limit:
+    that of the short one."""
+    def register(function):
+        def at_length():
+            function(long)
+
+        def plain():
+            function(short)
+        plain.__name__, at_length.__name__ = function.__name__, function.__name__ + "_at_length"
+        test(plain, limit=limit)
+        test(at_length, slow=True)
+        return function
+    return register
+
+
 def skip(why):
     raise _Skip(why)
 

@@ -1,23 +1,21 @@
 #!/usr/bin/python3
 """What was acknowledged as durable is durable: by the order of the server's system calls,
-by failing its syncs, by killing it and by cutting its power."""
+and by failing its syncs. tests/crash kills it and cuts its power."""
 
 import os
-import random
 import re
 import sys
 import threading
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ctl
 import nbdraw
 import tap
-from journal import BLOCK, Journal
 from nbdraw import CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA, error_of
 from server import Nbdkit, served, strace
 
 KiB, MiB = 1 << 10, 1 << 20
+BLOCK = 4096
 
 
 # ---- the order of system calls
@@ -323,6 +321,19 @@ def a_failed_sync_reaches_every_writer_that_waits(server):
 
 
 @served
+def where_every_write_is_stable_each_is_told_of_a_failed_sync(server):
+    image = server.image(MiB, fill=0xEE)
+    for mode, fua, kind in (("writethrough", "commit", "flush"), ("directsync", "native", "write")):
+        with server(path=image, driver="fault", over="file", cache=mode, fua=fua, kind=kind,
+                    at=2, errno="EIO") as s, nbdraw.connect(s.address) as c:
+            c.write(0, b"1" * BLOCK)
+            for _ in range(2):
+                assert error_of(c.write, 0, b"2" * BLOCK) == "EIO", mode
+            assert "a sync has failed" in s.said(), s.said()
+            assert_failed(s, c)
+
+
+@served
 def a_failed_sync_of_zeroes_and_trim_is_reported_to_them(server):
     image = server.image(MiB, fill=0xEE)
     for verb in ("zero", "trim"):
@@ -371,47 +382,7 @@ def a_later_failure_takes_back_no_earlier_promise(server):
         assert c.read(0, BLOCK) == b"1" * BLOCK
 
 
-# ---- the server is killed
-
-def fua_writer(address, journal, blocks, seed):
-    """FUA writes to blocks that are its own, until the server is gone."""
-    r, flying = random.Random(seed), {}
-    try:
-        c = nbdraw.connect(address)
-        while True:
-            while len(flying) < 4:
-                block = r.choice([b for b in blocks if b not in [f for f, _ in flying.values()]])
-                data = journal.next(block)
-                journal.wrote(block, data)
-                flying[c.send(CMD_WRITE, block * BLOCK, BLOCK, FUA, data)] = block, data
-            reply = c.receive()
-            block, data = flying.pop(reply.cookie)
-            assert reply.error == 0
-            journal.durable(block, data)
-    except (nbdraw.Closed, ConnectionError):
-        pass
-
-
-@served
-def kill_loses_nothing_that_was_acknowledged(server):
-    """Ten times, with FUA writes on four connections; each start finds the lock gone."""
-    blocks, seed = 64, tap.seed()
-    image = server.image(blocks * BLOCK, fill=0xEE)
-    for mode in ("writeback", "none") * 5:
-        journals = [Journal.of_image(image, blocks) for _ in range(4)]
-        with server(image, cache=mode) as s:
-            threads = [threading.Thread(target=fua_writer, args=(
-                s.address, journals[n], range(n, blocks, 4), seed + n)) for n in range(4)]
-            for t in threads:
-                t.start()
-            seed += 10
-            while sum(j.number for j in journals) < 20 + seed % 500:
-                time.sleep(0.001)
-            s.kill()
-            for t in threads:
-                t.join()
-        Journal(blocks, None).merge(journals).check(image, BLOCK)
-
+# ---- the server is killed: more in tests/crash
 
 @served
 def an_answered_write_is_in_the_file_even_when_the_server_dies(server):
@@ -426,76 +397,6 @@ def an_answered_write_is_in_the_file_even_when_the_server_dies(server):
             got = f.read()
         assert got[4:14] == b"\xeeanswered\xee", mode
         assert got[69999:71001] == b"\xee" + bytes(1000) + b"\xee", mode
-
-
-# ---- the power is cut
-
-def until_the_power_fails(server, image, seed, **options):
-    """Random writes, FUA writes and flushes on two connections, to the end of the power."""
-    r, blocks = random.Random(seed), 32
-    journal = Journal(blocks, b"\xee" * BLOCK)
-    with server(path=image, driver="powercut", over="file", seed=seed, cut=r.randrange(5, 150),
-                **options) as s, nbdraw.connect(s.address) as a, nbdraw.connect(s.address) as b:
-        for _ in range(400):
-            c, block, kind = r.choice((a, b)), r.randrange(blocks), r.random()
-            data = journal.next(block)
-            try:
-                if kind < 0.15:
-                    c.flush()
-                    journal.flushed()
-                    continue
-                if kind < 0.25:
-                    data = bytes(BLOCK)
-                fua = FUA if r.random() < 0.4 else 0
-                journal.wrote(block, data)
-                if kind < 0.25:
-                    c.zero(block * BLOCK, BLOCK, fua)
-                else:
-                    c.write(block * BLOCK, data, fua)
-                if fua:
-                    journal.durable(block, data)
-            except nbdraw.Error:
-                break
-        else:
-            raise AssertionError("the power never failed")
-        assert error_of(a.flush) and error_of(b.flush), "durable without power"
-    return journal.check(image, 512)
-
-
-@served
-def nothing_acknowledged_is_lost_in_a_power_cut(server):
-    seed, lost = tap.seed() % 1000000, 0
-    for n in range(24):
-        image = server.image(32 * BLOCK, fill=0xEE)
-        options = {"powercut-fua": ("native", "commit")[n % 2]}
-        lost += until_the_power_fails(server, image, seed + n, **options)
-    assert lost, "no power cut lost anything, so nothing was tried"
-
-
-@served
-def a_killed_write_cache_keeps_what_was_acknowledged(server):
-    """powercut keeps unflushed writes in the process: killing it is a power cut, too."""
-    for mode in ("native", "commit"):
-        image = server.image(32 * BLOCK, fill=0xEE)
-        journal = Journal(32, b"\xee" * BLOCK)
-        with server(path=image, driver="powercut", over="file", **{"powercut-fua": mode}) as s, \
-                nbdraw.connect(s.address) as c:
-            def write(blocks, flags):
-                for block in blocks:
-                    data = journal.next(block)
-                    journal.wrote(block, data)
-                    c.write(block * BLOCK, data, flags)
-                    if flags:
-                        journal.durable(block, data)
-
-            write(range(0, 16), 0)
-            c.flush()
-            journal.flushed()
-            write(range(16, 24), FUA)
-            write(range(24, 32), 0)
-            s.kill()
-        lost = journal.check(image, 512)
-        assert lost == 8, "nothing was held back, so nothing was tried: %d" % lost
 
 
 if __name__ == "__main__":
