@@ -112,26 +112,6 @@ def an_ipv6_address_stands_in_brackets(server):
 
 
 @served
-def a_client_by_vsock_is_served(server):
-    try:
-        client = socket.socket(socket.AF_VSOCK)
-    except OSError as e:
-        tap.skip("this kernel has no vsock: %s" % e)
-    why = None
-    with client, server(server.image(MiB), args=["--vsock", "0"]) as s:
-        uri, = [u for u in uris(s) if u.startswith("nbd+vsock://")]
-        client.settimeout(2)
-        try:
-            client.connect((1, int(uri.rpartition(":")[2])))    # VMADDR_CID_LOCAL
-            client.settimeout(20)
-            assert client.recv(16, socket.MSG_WAITALL) == b"NBDMAGICIHAVEOPT"
-        except OSError as e:
-            why = e
-    if why is not None:
-        tap.skip("it listens, but vsock has no loopback here: %s" % why)
-
-
-@served
 def what_is_no_address_is_refused_and_named(server):
     image = server.image(MiB)
     for option, value in (("--tcp", "localhost"), ("--tcp", "70000"), ("--tcp", "::1:10809"),
