@@ -113,6 +113,7 @@ class Client:
             self.socket.connect(address)
         else:
             self.socket = socket.create_connection(address, timeout)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.size = self.flags = self.block_size = self.description = None
         self.context = None         # id of base:allocation
         self.cookie = 0

@@ -21,8 +21,10 @@ import pki
 import tap
 from nbdraw import (CMD_DISC, CMD_READ, CMD_WRITE, FUA, OPT_ABORT, OPT_GO, OPT_INFO, OPT_LIST,
                     OPT_STARTTLS, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERROR)
+from rude import is_open, many_files, never_reads, raw, request, stops_in_a_write, stuck_in_tls
 from server import PATIENCE, PRELOAD, Platterd
 from server import served as served_by
+from usage import cpu_seconds, descriptors, resident, wait_until
 
 MiB = 1 << 20
 ESHUTDOWN = 108
@@ -31,54 +33,6 @@ served = functools.partial(served_by, on=[Platterd])
 
 
 # ---- helpers
-
-
-def descriptors(s):
-    return len(os.listdir("/proc/%d/fd" % s.pid))
-
-
-def resident(s):
-    """Bytes of memory."""
-    with open("/proc/%d/statm" % s.pid) as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def cpu_seconds(s):
-    with open("/proc/%d/stat" % s.pid) as f:
-        fields = f.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it has not come"
-        time.sleep(0.02)
-
-
-def raw(address, timeout=30):
-    """A connection that has said nothing."""
-    if isinstance(address, str):
-        s = socket.socket(socket.AF_UNIX)
-        s.settimeout(timeout)
-        s.connect(address)
-        return s
-    return socket.create_connection(address, timeout)
-
-
-def is_open(s):
-    """Whether the server has left this connection open; what it has sent is skipped."""
-    s.setblocking(False)
-    try:
-        while s.recv(65536):
-            pass
-        return False
-    except BlockingIOError:
-        return True
-    except ConnectionError:
-        return False
-    finally:
-        s.setblocking(True)
 
 
 def is_well(s, seconds=2):
@@ -93,14 +47,6 @@ def is_well(s, seconds=2):
 def returns_to(s, baseline):
     """The server has given up what it held for clients that have gone."""
     wait_until(lambda: descriptors(s) <= baseline)
-
-
-def many_files(count):
-    """Lets this process, and what it starts, have that many descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < count:
-        tap.skip("no more than %d descriptors are allowed here" % hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
 
 
 # ---- the handshake
@@ -133,14 +79,6 @@ def lengths_within_an_option_are_not_believed(server):
                 # Nothing but a name of four zero bytes or none could be meant by the last.
                 assert kind > REP_ERROR or (claimed, room) == (4, 2000), (option, claimed, room)
         assert c.go()[0] == MiB
-
-
-def stuck_in_tls(address):
-    """A client that begins TLS and goes no further."""
-    c = nbdraw.Client(address)
-    c.must(OPT_STARTTLS)
-    c.socket.sendall(bytes.fromhex("1603010200010001fc0303"))
-    return c.socket
 
 
 @served
@@ -184,10 +122,6 @@ GREETING = struct.pack(">I", 3)
 
 def option(number, data=b""):
     return b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data
-
-
-def request(command, cookie, offset=0, length=0, flags=0):
-    return struct.pack(">IHHQQI", 0x25609513, flags, command, cookie, offset, length)
 
 
 SESSION = b"".join((
@@ -320,8 +254,9 @@ def clients_cannot_fill_the_log(server):
             assert time.monotonic() - began < 5 * PATIENCE
             time.sleep(0.1)
             complain(s, 1)
-        left_out = int(re.search(r"(\d+) such lines", s.said())[1])
-        assert 700 < left_out < 1000, left_out
+        # On a slow machine it comes more than once.
+        left_out = sum(map(int, re.findall(r"(\d+) such lines", s.said())))
+        assert 600 < left_out < 1000, left_out
 
 
 # ---- limits
@@ -391,30 +326,13 @@ def lack_of_descriptors_is_waited_out(server):
 # ---- clients that do not read
 
 
-def never_reads(s, count, size):
-    """Asks for much, until nothing more is taken, and reads nothing."""
-    c = nbdraw.connect(s.address)
-    c.socket.setblocking(False)
-    sent = 0
-    for n in range(count):
-        try:
-            if c.socket.send(request(CMD_READ, n + 1000, 0, size)) < 28:
-                break
-        except BlockingIOError:
-            time.sleep(0.01)
-            break
-        sent += 1
-    c.socket.setblocking(True)
-    return c, sent
-
-
 @served
 def who_does_not_read_costs_a_fixed_amount_and_slows_nobody(server):
     size = 32 * MiB
     with server(server.image(64 * MiB, fill=0x5A), args=["--loops", "2"]) as s:
         is_well(s)
         before = resident(s)
-        stuck = [never_reads(s, 300, size)[0] for _ in range(50)]
+        stuck = [never_reads(s, 300, size) for _ in range(50)]
         for _ in range(10):
             is_well(s)
         # Twice 128M for requests, as --memory says, and a little for each connection.
@@ -435,7 +353,7 @@ def one_connection_never_holds_more_than_its_share(server):
     with server(server.image(8 * MiB, fill=0x5A),
                 args=["--loops", "1", "--memory", "64M"]) as s:
         for size, count in ((MiB, 100), (32 << 10, 128)):
-            stuck = [never_reads(s, count, size)[0] for _ in range(8)]
+            stuck = [never_reads(s, count, size) for _ in range(8)]
             began = time.monotonic()
             for large in (512, MiB, 4 * MiB):
                 with nbdraw.connect(s.address) as c:
@@ -443,6 +361,18 @@ def one_connection_never_holds_more_than_its_share(server):
             assert time.monotonic() - began < PATIENCE, time.monotonic() - began
             for c in stuck:
                 c.socket.close()
+
+
+@served
+def memory_goes_back_when_the_last_client_has_left(server):
+    with server(server.image(64 * MiB, fill=0x5A), args=["--loops", "1"]) as s:
+        is_well(s)
+        before = resident(s)
+        c = nbdraw.connect(s.address)
+        for _ in range(3):
+            assert len(c.read(0, 32 * MiB)) == 32 * MiB
+        c.close()
+        wait_until(lambda: resident(s) - before < 4 * MiB)
 
 
 @served
@@ -487,17 +417,6 @@ def a_slow_disk_is_not_held_against_its_clients(server):
             c.close()
 
 
-def hold_memory(s, count):
-    """Clients that ask for all of it, and send little of what they promise."""
-    stuck = []
-    for _ in range(count):
-        c = nbdraw.connect(s.address)
-        c.send_head(CMD_WRITE, 0, 32 * MiB)
-        c.socket.sendall(bytes(4096))
-        stuck.append(c)
-    return stuck
-
-
 def others_get_memory(s):
     for _ in range(5):
         is_well(s)
@@ -510,7 +429,7 @@ def others_get_memory(s):
 @served
 def who_stops_within_a_write_holds_up_nobody(server):
     with server(server.image(64 * MiB), args=["--loops", "1", "--memory", "64M"]) as s:
-        stuck = hold_memory(s, 20)
+        stuck = [stops_in_a_write(s, 32 * MiB) for _ in range(20)]
         others_get_memory(s)
         for c in stuck:
             c.socket.close()
@@ -519,7 +438,8 @@ def who_stops_within_a_write_holds_up_nobody(server):
 @served
 def who_goes_on_with_a_write_byte_by_byte_holds_up_nobody(server):
     with server(server.image(64 * MiB), args=["--loops", "1", "--memory", "64M"]) as s:
-        stuck, over = hold_memory(s, 6), threading.Event()
+        stuck = [stops_in_a_write(s, 32 * MiB) for _ in range(6)]
+        over = threading.Event()
 
         def dribble():
             while not over.wait(0.1):
@@ -622,7 +542,7 @@ def in_every_state(s, server, certificates):
     clients["in a payload"] = nbdraw.connect(s.address)
     clients["in a payload"].send_head(CMD_WRITE, 0, MiB)
     clients["in a payload"].socket.sendall(bytes(4096))
-    clients["not reading"] = never_reads(s, 300, MiB)[0]
+    clients["not reading"] = never_reads(s, 300, MiB)
     clients["waiting"] = nbdraw.connect(s.address, "slow")
     clients["waiting"].cookie = clients["waiting"].send(CMD_WRITE, 0, 512, FUA, b"w" * 512)
     return clients
@@ -675,7 +595,7 @@ def it_ends_at_once_when_nobody_is_there(server):
 @served
 def told_twice_it_ends_at_once(server):
     with server(server.image(MiB)) as s:
-        c = never_reads(s, 300, MiB)[0]
+        c = never_reads(s, 300, MiB)
         began = time.monotonic()
         s.terminate()
         time.sleep(0.1)
