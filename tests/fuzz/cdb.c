@@ -7,8 +7,11 @@
  */
 #include "fuzz.h"
 
+#include "bytes.h"
 #include "loop.h"
+#include "lu.h"
 #include "opcode.h"
+#include "registrations.h"
 #include "scsi-emu.h"
 #include "spec.h"
 
@@ -17,13 +20,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNITS = 3, NEXUSES = 2, FLIGHT = 8, LIST = 64 };
+#define INPUT 512 /* bytes of what libFuzzer makes */
+
+enum { UNITS = 3, NEXUSES = 2, FLIGHT = 8, LIST = 160 };
 
 struct task {
 	struct scsi_command cmd;
 	unsigned nexus;
 	bool sent, asked, given;
 	uint8_t fill;
+	uint8_t list[LIST]; /* how its data begins */
+	size_t length;
 };
 
 static struct pl_loop *loop;
@@ -54,28 +61,76 @@ be_silent(enum pl_log_level level, const char *line)
 	(void)line;
 }
 
+/* Once for all inputs. */
 static void
-make_unit(unsigned i)
+open_disk(unsigned i)
 {
 	static const char *const disk[][2] = { { "driver", "memory" },
 					       { "size", "300000" },
 					       { 0 } };
+	struct pl_params *params = params_of(disk);
+
+	assert(pl_export_open(params, i == 2 ? PL_OPEN_READ_ONLY : 0, &exports[i], NULL) == 0);
+	assert(pl_channel_open(exports[i], loop, &channels[i], NULL) == 0);
+	pl_params_free(params);
+}
+
+/* ---- what a unit has to have kept ------------------------------------------------- */
+
+static struct keeping {
+	struct pl_work work;
+	struct scsi_lu *lu;
+	char *text; /* that was kept last, or NULL */
+	bool busy;
+	unsigned count;
+} keeping[UNITS];
+
+static void
+kept(struct pl_work *work)
+{
+	struct keeping *k = (struct keeping *)work;
+
+	k->busy = false;
+	scsi_lu_saved(k->lu, ++k->count % 4 == 0 ? -ENOSPC : 0);
+}
+
+static void
+keep(void *user, struct scsi_lu *lu, const char *text)
+{
+	struct keeping *k = user;
+	struct scsi_registrations *r;
+
+	assert(!k->busy);
+	assert(scsi_registrations_parse(text, "unit", &r, NULL) == 0);
+	free(r);
+	free(k->text);
+	k->text = strdup(text);
+	k->lu = lu;
+	k->busy = true;
+	k->work.run = kept;
+	pl_loop_post(loop, &k->work);
+}
+
+static void
+make_unit(unsigned i)
+{
 	static const char *const options[UNITS][3][2] = {
 		{ { "block-size", "512" } },
 		{ { "block-size", "4096" }, { "removable", "on" } },
 		{ { "max-io-size", "64k" }, { "dpofua", "off" } },
 	};
-	struct pl_params *params = params_of(disk), *unit_params = params_of(options[i]);
-	struct scsi_unit unit = { .params = unit_params, .name = "unit", .uuid = { (uint8_t)i } };
+	struct pl_params *params = params_of(options[i]);
+	struct scsi_unit unit = { .params = params, .name = "unit", .uuid = { (uint8_t)i } };
 
-	assert(pl_export_open(params, i == 2 ? PL_OPEN_READ_ONLY : 0, &exports[i], NULL) == 0);
-	assert(pl_channel_open(exports[i], loop, &channels[i], NULL) == 0);
+	free(keeping[i].text);
+	keeping[i] = (struct keeping){ .text = NULL };
+	unit.save = keep;
+	unit.user = &keeping[i];
 	unit.export = exports[i];
 	unit.channel = channels[i];
 	unit.capabilities = pl_export_capabilities(exports[i]);
 	assert(scsi_lu_new(target, &unit, &units[i], NULL) == 0);
 	pl_params_free(params);
-	pl_params_free(unit_params);
 }
 
 static void
@@ -114,7 +169,7 @@ log_out(unsigned i)
 
 /* ---- commands ------------------------------------------------------------------------ */
 
-/* The first bytes from the input, for parameter lists; the rest are alike. */
+/* What the list does not tell is from the input, or all alike. */
 static void
 give(struct fuzz_input *in, struct task *t, int error)
 {
@@ -122,8 +177,16 @@ give(struct fuzz_input *in, struct task *t, int error)
 	uint8_t *memory = error == 0 ? malloc(length) : NULL;
 
 	assert(error != 0 || memory != NULL);
-	for (uint64_t i = 0; error == 0 && i < length; i++)
-		memory[i] = i < LIST ? (uint8_t)fuzz_next(in, 256) : t->fill;
+	if (t->length == 0) {
+		t->length = in->size < LIST ? in->size : LIST;
+		memcpy(t->list, in->data, t->length);
+		in->data += t->length;
+		in->size -= t->length;
+	}
+	if (error == 0) {
+		memset(memory, t->fill, length);
+		memcpy(memory, t->list, t->length < length ? t->length : length);
+	}
 	t->cmd.memory = memory;
 	t->given = true;
 	scsi_command_go(&t->cmd, error);
@@ -154,21 +217,181 @@ done(struct scsi_command *cmd)
 	t->sent = false;
 }
 
+/* Of a few, so that the same one comes again; now and then another. */
+static uint64_t
+few(struct fuzz_input *in, uint64_t of)
+{
+	uint64_t n = fuzz_next(in, of + 1);
+
+	return n < of ? n : fuzz_next(in, UINT64_C(1) << 32) << 16;
+}
+
+static void
+expect_list(struct task *t, size_t length)
+{
+	t->length = length;
+	t->cmd.expected_out = (uint32_t)length;
+}
+
+/* SPC-4 "Basic PERSISTENT RESERVE OUT parameter list", "TransportID identifiers" */
+static void
+make_reserve_out(struct fuzz_input *in, struct task *t)
+{
+	static const uint8_t types[] = { 1, 3, 5, 6, 7, 8 };
+	static const char port[] = "iqn.2025-01.test:fuzz,i,0x800000000001";
+	uint8_t *cdb = t->cmd.cdb, *p = t->list;
+	size_t length = 24;
+
+	cdb[0] = SCSI_PERSISTENT_RESERVE_OUT;
+	cdb[1] = (uint8_t)few(in, 8);
+	cdb[2] = types[fuzz_next(in, sizeof types)];
+	t->cmd.cdb_length = 10;
+	put_be64(put_be64(p, few(in, 3)), few(in, 3));
+	p[20] = (uint8_t)fuzz_next(in, 16);
+	if ((p[20] & 0x08) != 0) {
+		size_t id = 4 + sizeof port + 1; /* in whole words */
+
+		p[24 + 3] = (uint8_t)id;
+		p[28] = 0x45;
+		p[28 + 3] = (uint8_t)(id - 4);
+		memcpy(p + 32, port, sizeof port);
+		p[32 + fuzz_next(in, sizeof port)] ^= (uint8_t)few(in, 2);
+		length += 4 + id;
+	}
+	put_be32(cdb + 5, (uint32_t)length);
+	expect_list(t, length);
+}
+
+/* SPC-4 "EXTENDED COPY(LID1) command": two descriptors, one segment or two. */
+static void
+make_copy(struct fuzz_input *in, struct task *t)
+{
+	uint8_t *p = t->list + 16;
+	unsigned segments = 1 + (unsigned)fuzz_next(in, 2);
+	bool bytes = fuzz_next(in, 2) != 0;
+	size_t length = 16 + 2 * 32 + segments * (bytes ? 32 : 28);
+
+	for (unsigned i = 0; i < 2; i++, p += 32) {
+		const struct scsi_lu *lu = units[fuzz_next(in, UNITS)];
+
+		p[0] = 0xe4;
+		p[4] = 1;
+		p[5] = 3;
+		p[7] = (uint8_t)lu->identity.naa_length;
+		memcpy(p + 8, lu->identity.naa, p[7]);
+		p[28] = (uint8_t)(fuzz_next(in, 2) << 2);
+		put_be24(p + 29, lu->block_size);
+	}
+	for (unsigned i = 0; i < segments; i++, p += bytes ? 32 : 28) {
+		p[0] = bytes ? 0x0a : 0x02;
+		p[1] = (uint8_t)fuzz_next(in, 4);
+		p[3] = bytes ? 28 : 24;
+		p[5] = (uint8_t)few(in, 2);
+		p[7] = (uint8_t)few(in, 2);
+		if (bytes)
+			put_be32(p + 8, (uint32_t)few(in, 70000));
+		else
+			put_be16(p + 10, (uint16_t)few(in, 60));
+		put_be64(put_be64(p + 12, few(in, 600)), few(in, 600));
+		if (bytes)
+			put_be16(put_be16(p + 28, (uint16_t)fuzz_next(in, 600)),
+				 (uint16_t)fuzz_next(in, 600));
+	}
+	t->list[0] = (uint8_t)fuzz_next(in, 3);
+	t->list[1] = (uint8_t)(fuzz_next(in, 4) << 3);
+	put_be16(t->list + 2, 2 * 32);
+	put_be32(t->list + 8, (uint32_t)(length - 16 - 2 * 32));
+	t->list[fuzz_next(in, LIST)] ^= (uint8_t)few(in, 1);
+	t->cmd.cdb[0] = SCSI_EXTENDED_COPY;
+	t->cmd.cdb_length = 16;
+	put_be32(t->cmd.cdb + 10, (uint32_t)length);
+	expect_list(t, length);
+}
+
+/* Whole blocks from a place that there is. */
+static void
+make_blocks(struct fuzz_input *in, struct task *t)
+{
+	static const uint8_t opcodes[] = { SCSI_COMPARE_AND_WRITE,   SCSI_ORWRITE_16,
+					   SCSI_WRITE_AND_VERIFY_16, SCSI_VERIFY_16,
+					   SCSI_WRITE_SAME_16,       SCSI_WRITE_16,
+					   SCSI_WRITE_ATOMIC_16 };
+	uint8_t *cdb = t->cmd.cdb;
+	unsigned blocks = (unsigned)fuzz_next(in, 5);
+
+	cdb[0] = opcodes[fuzz_next(in, sizeof opcodes)];
+	cdb[1] = (uint8_t)(fuzz_next(in, 16) << 1);
+	put_be64(cdb + 2, few(in, 70));
+	cdb[13] = (uint8_t)blocks;
+	t->cmd.cdb_length = 16;
+	t->cmd.expected_out = (uint32_t)((blocks + fuzz_next(in, 2) * blocks) *
+					 (fuzz_next(in, 2) != 0 ? 4096 : 512));
+	t->length = (size_t)fuzz_next(in, LIST);
+	t->fill = (uint8_t)fuzz_next(in, 2);
+	memset(t->list, t->fill, t->length);
+}
+
+/* SPC-4 "Mode parameters" */
+static void
+make_mode_select(struct fuzz_input *in, struct task *t)
+{
+	static const uint8_t pages[][2] = {
+		{ 0x08, 0x12 }, { 0x0a, 0x0a }, { 0x01, 0x0a }, { 0x1c, 0x0a }, { 0x02, 0x0e }
+	};
+	const uint8_t *page = pages[fuzz_next(in, sizeof pages / sizeof *pages)];
+	size_t length = 4 + 2 + page[1];
+
+	t->list[4] = page[0];
+	t->list[5] = page[1];
+	for (unsigned i = 0; i < 3; i++)
+		t->list[4 + fuzz_next(in, 20)] ^= (uint8_t)fuzz_next(in, 256);
+	t->cmd.cdb[0] = SCSI_MODE_SELECT_6;
+	t->cmd.cdb[1] = 0x10;
+	t->cmd.cdb[4] = (uint8_t)length;
+	t->cmd.cdb_length = 6;
+	expect_list(t, length);
+}
+
+/* SBC-3 "UNMAP parameter list" */
+static void
+make_unmap(struct fuzz_input *in, struct task *t)
+{
+	unsigned count = (unsigned)fuzz_next(in, 4);
+
+	put_be16(put_be16(t->list, (uint16_t)(6 + 16 * count)), (uint16_t)(16 * count));
+	for (unsigned i = 0; i < count; i++)
+		put_be32(put_be64(t->list + 8 + 16 * i, few(in, 600)), (uint32_t)few(in, 600));
+	t->list[fuzz_next(in, 8)] ^= (uint8_t)few(in, 1);
+	t->cmd.cdb[0] = SCSI_UNMAP;
+	t->cmd.cdb[8] = (uint8_t)(8 + 16 * count);
+	t->cmd.cdb_length = 10;
+	expect_list(t, 8 + 16 * count);
+}
+
 /* A row that its mask lets through, or bytes. */
 static void
-make_cdb(struct fuzz_input *in, struct scsi_command *cmd)
+make_any(struct fuzz_input *in, struct task *t)
 {
 	const struct scsi_row *row = scsi_row_at((unsigned)fuzz_next(in, scsi_row_count()));
 	bool plain = fuzz_next(in, 16) == 0;
+	struct scsi_command *cmd = &t->cmd;
 
 	cmd->cdb_length = plain ? (unsigned)fuzz_next(in, SCSI_CDB_MAX + 1) : row->length;
 	for (unsigned i = 0; i < cmd->cdb_length; i++)
 		cmd->cdb[i] = (uint8_t)(fuzz_next(in, 256) & (plain ? 0xff : row->usage[i]));
-	if (plain)
-		return;
-	cmd->cdb[0] = row->opcode;
-	if (row->has_service_action)
-		cmd->cdb[1] = (uint8_t)((cmd->cdb[1] & 0xe0) | row->service_action);
+	if (!plain) {
+		cmd->cdb[0] = row->opcode;
+		if (row->has_service_action)
+			cmd->cdb[1] = (uint8_t)((cmd->cdb[1] & 0xe0) | row->service_action);
+	}
+	switch (fuzz_next(in, 4)) {
+	case 0: break;
+	case 1: cmd->expected_in = (uint32_t)fuzz_next(in, 20000); break;
+	case 2: cmd->expected_out = (uint32_t)fuzz_next(in, 20000); break;
+	case 3:
+		cmd->expected_in = (uint32_t)fuzz_next(in, 20000);
+		cmd->expected_out = (uint32_t)fuzz_next(in, 20000);
+	}
 }
 
 static void
@@ -177,19 +400,18 @@ send_command(struct fuzz_input *in, struct task *t)
 	bool later = fuzz_next(in, 8) == 0;
 
 	memset(t, 0, sizeof *t);
-	make_cdb(in, &t->cmd);
+	t->fill = (uint8_t)fuzz_next(in, 256);
+	switch (fuzz_next(in, 16)) {
+	case 0: make_reserve_out(in, t); break;
+	case 1: make_copy(in, t); break;
+	case 2: make_blocks(in, t); break;
+	case 3: make_mode_select(in, t); break;
+	case 4: make_unmap(in, t); break;
+	default: make_any(in, t); break;
+	}
 	t->nexus = (unsigned)fuzz_next(in, NEXUSES);
 	t->cmd.lun[1] = (uint8_t)fuzz_next(in, UNITS + 1);
 	t->cmd.attribute = (unsigned)fuzz_next(in, 4);
-	switch (fuzz_next(in, 4)) {
-	case 0: break;
-	case 1: t->cmd.expected_in = (uint32_t)fuzz_next(in, 20000); break;
-	case 2: t->cmd.expected_out = (uint32_t)fuzz_next(in, 20000); break;
-	case 3:
-		t->cmd.expected_in = (uint32_t)fuzz_next(in, 20000);
-		t->cmd.expected_out = (uint32_t)fuzz_next(in, 20000);
-	}
-	t->fill = (uint8_t)fuzz_next(in, 256);
 	t->cmd.on_buffer = asked;
 	t->cmd.on_done = done;
 	t->sent = true;
@@ -228,12 +450,34 @@ open_all(void)
 	if (loop == NULL) {
 		pl_log_to(be_silent);
 		assert(pl_loop_new(&loop, NULL) == 0);
+		for (unsigned i = 0; i < UNITS; i++)
+			open_disk(i);
 	}
 	assert(scsi_target_new(&target, "iqn.2025-01.test:target", loop, NULL) == 0);
 	for (unsigned i = 0; i < UNITS; i++)
 		make_unit(i);
 	for (unsigned i = 0; i < NEXUSES; i++)
 		log_in(i);
+}
+
+static void
+emptied(struct pl_request *req, int error)
+{
+	assert(error == 0);
+	(void)req;
+	gone++;
+}
+
+/* As the next input is to find it. */
+static void
+empty_disk(unsigned i)
+{
+	struct pl_request req = { .op = PL_TRIM, .length = 300000, .on_done = emptied };
+
+	if ((pl_export_capabilities(exports[i]) & PL_CAP_WRITE) == 0)
+		return;
+	pl_request_submit(channels[i], &req);
+	wait_gone();
 }
 
 static void
@@ -244,8 +488,7 @@ close_all(void)
 	for (unsigned i = 0; i < UNITS; i++) {
 		scsi_lu_remove(units[i], is_gone, NULL);
 		wait_gone();
-		pl_channel_close(channels[i]);
-		pl_export_close(exports[i]);
+		empty_disk(i);
 	}
 	scsi_target_free(target);
 }
@@ -255,6 +498,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz_input in = { data, size };
 
+	if (size > INPUT)
+		return -1;
 	open_all();
 	while (in.size > 0) {
 		struct task *t = &tasks[fuzz_next(&in, FLIGHT)];

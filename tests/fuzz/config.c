@@ -5,26 +5,18 @@
  * Input: a byte that chooses between the two, then the text.
  */
 #include "config.h"
+#include "file.h"
 #include "fuzz.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static int
 read_file(struct config *config, const uint8_t *data, size_t size, struct pl_error *err)
 {
-	static const char path[] = "/proc/self/fd/100";
-	int fd = memfd_create("platter.conf", 0), error;
-
-	assert(fd != -1 && dup2(fd, 100) == 100);
-	close(fd);
-	assert(write(100, data, size) == (ssize_t)size);
-	error = config_read(config, path, err);
-	close(100);
-	return error;
+	fuzz_file(data, size);
+	return config_read(config, FUZZ_FILE, err);
 }
 
 static int

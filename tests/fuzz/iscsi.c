@@ -2,8 +2,8 @@
  * iscsi.c - whatever an initiator sends after login is answered as the protocol wants, to the last
  * whole PDU, and the connection ends.
  *
- * A whole connection over a socketpair, served by a worker's thread. Input: a byte that says what
- * is agreed on and whether what follows is sent as it is or makes PDUs.
+ * A whole connection, without sockets (dry.h). Input: a byte that says what is agreed on and
+ * whether what follows is sent as it is or makes PDUs, and one that says in which pieces it comes.
  */
 #include "iscsi/targets.h"
 
@@ -13,21 +13,15 @@
 #include "spec.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <poll.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define DEPTH   4
-#define INPUT   32768 /* of what libFuzzer makes */
+#define INPUT   1024 /* bytes of what libFuzzer makes */
 #define SENT    (3 << 16)
-#define PDU_MAX 128        /* bytes, without its data */
-#define LAST    0x4c415354 /* the initiator task tag of the logout at the end */
+#define PDU_MAX 128 /* bytes, without its data */
 #define TARGET  "iqn.a:b"
 
 static struct targets *targets;
@@ -39,8 +33,9 @@ set_up_targets(struct catalog *catalog, const struct pl_params *none)
 		{ .lun = 0, .export = "w", .params = none },
 		{ .lun = 1, .export = "r", .params = none },
 		{ .lun = 2, .export = "f", .params = none },
+		{ .lun = 3, .export = "s", .params = none },
 	};
-	const struct target_settings target = { .name = TARGET, .luns = luns, .lun_count = 3 };
+	const struct target_settings target = { .name = TARGET, .luns = luns, .lun_count = 4 };
 	struct targets_plan *plan;
 	unsigned up, missing;
 	int error = targets_new(&targets, catalog, NULL, NULL);
@@ -51,7 +46,7 @@ set_up_targets(struct catalog *catalog, const struct pl_params *none)
 	error = targets_plan_load(targets, plan, NULL);
 	assert(error == 0);
 	error = targets_apply(targets, workers, plan, &up, &missing, NULL);
-	assert(error == 0 && up == 3 && missing == 0);
+	assert(error == 0 && up == 4 && missing == 0);
 }
 
 static void
@@ -78,8 +73,6 @@ struct initiator {
 	uint32_t cmd_sn;                          /* of the next command */
 	uint8_t sent[SENT];
 	size_t length;
-	uint8_t *got;
-	size_t received, capacity;
 };
 
 static void
@@ -305,7 +298,6 @@ put_logout(struct initiator *c)
 {
 	uint8_t bhs[ISCSI_BHS] = { ISCSI_LOGOUT | ISCSI_IMMEDIATE, ISCSI_FINAL };
 
-	put_be32(bhs + 16, LAST);
 	put_be32(bhs + 24, c->cmd_sn);
 	put_pdu(c, bhs, NULL, 0, NULL, 0);
 }
@@ -316,7 +308,6 @@ struct reader {
 	bool digests;      /* behind the login response */
 	uint32_t stat_sn;  /* of the next PDU that has one of its own */
 	uint32_t exp, max; /* ExpCmdSN, MaxCmdSN so far */
-	bool over;         /* the last logout has been answered, or rejected */
 };
 
 static bool
@@ -365,97 +356,47 @@ check_pdu(const struct initiator *c, struct reader *r, const uint8_t *bhs, const
 		break;
 	case ISCSI_R2T: assert(get_be32(bhs + 44) > 0 && get_be32(bhs + 44) <= c->max_burst); break;
 	case ISCSI_TASK_MANAGEMENT_RESPONSE:
-	case ISCSI_TEXT_RESPONSE: break;
-	case ISCSI_LOGOUT_RESPONSE: r->over = r->over || get_be32(bhs + 16) == LAST; break;
-	case ISCSI_REJECT:
-		assert(length == ISCSI_BHS && bhs[2] != 0);
-		r->over = r->over || get_be32(data + 16) == LAST;
-		break;
+	case ISCSI_TEXT_RESPONSE:
+	case ISCSI_LOGOUT_RESPONSE: break;
+	case ISCSI_REJECT: assert(length == ISCSI_BHS && bhs[2] != 0); break;
 	default: assert(!"a PDU that is none of a target's");
 	}
 }
 
-/* Takes whole PDUs from what has been received. Returns the bytes of them. */
-static size_t
-take_pdus(const struct initiator *c, struct reader *r, size_t at)
+static void
+check_pdus(const struct initiator *c)
 {
-	for (;;) {
-		const uint8_t *bhs = c->got + at, *data;
+	const uint8_t *p = dry_wire.from_server, *end = p + dry_wire.length;
+	struct reader r = { 0 };
+
+	while (p < end) {
+		const uint8_t *bhs = p, *data;
 		size_t head = ISCSI_BHS, body;
 
-		if (c->received - at < ISCSI_BHS)
-			return at;
-		head += r->digests && c->header_digest ? ISCSI_DIGEST : 0;
+		if (end - p < ISCSI_BHS)
+			return; /* the connection was closed before the rest */
+		head += r.digests && c->header_digest ? ISCSI_DIGEST : 0;
 		body = iscsi_data_length(bhs) + iscsi_padding(iscsi_data_length(bhs));
 		data = bhs + head;
-		if (c->received - at <
-		    head + body + (body > 0 && r->digests && c->data_digest ? ISCSI_DIGEST : 0))
-			return at;
-		at += head + body;
-		if (!r->digests) {
+		if ((size_t)(end - p) <
+		    head + body + (body > 0 && r.digests && c->data_digest ? ISCSI_DIGEST : 0))
+			return;
+		p += head + body;
+		if (!r.digests) {
 			/* It is the answer to the login, which was as it should be. */
 			assert(bhs[0] == ISCSI_LOGIN_RESPONSE && get_be16(bhs + 36) == 0);
-			r->digests = true;
-			r->stat_sn = get_be32(bhs + 24) + 1;
-			r->exp = get_be32(bhs + 28);
-			r->max = get_be32(bhs + 32);
+			r.digests = true;
+			r.stat_sn = get_be32(bhs + 24) + 1;
+			r.exp = get_be32(bhs + 28);
+			r.max = get_be32(bhs + 32);
 			continue;
 		}
 		assert(!c->header_digest || digest_is_right(bhs, ISCSI_BHS));
 		if (body > 0 && c->data_digest) {
 			assert(digest_is_right(data, body));
-			at += ISCSI_DIGEST;
+			p += ISCSI_DIGEST;
 		}
-		check_pdu(c, r, bhs, data);
-	}
-}
-
-/* Returns false at the end. */
-static bool
-receive_more(struct initiator *c, int fd)
-{
-	ssize_t n;
-
-	if (c->capacity - c->received < 65536) {
-		c->capacity = 2 * c->capacity + 131072;
-		c->got = realloc(c->got, c->capacity);
-		assert(c->got != NULL);
-	}
-	n = recv(fd, c->got + c->received, c->capacity - c->received, 0);
-	c->received += n > 0 ? (size_t)n : 0;
-	return n > 0 || (n == -1 && errno == EINTR); /* libFuzzer has a timer */
-}
-
-/* Sends all, and takes what comes, until the logout is answered or the connection ended. */
-static void
-talk(struct initiator *c, int fd, bool raw)
-{
-	struct reader r = { 0 };
-	size_t sent = 0, taken = 0;
-	bool ended = false, shut = false;
-
-	while (!ended) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-
-		p.events |= sent < c->length ? POLLOUT : 0;
-		if (poll(&p, 1, -1) == -1)
-			continue;
-		if ((p.revents & POLLOUT) != 0 && sent < c->length) {
-			ssize_t n = send(fd, c->sent + sent, c->length - sent,
-					 MSG_NOSIGNAL | MSG_DONTWAIT);
-
-			if (n == -1 && errno != EAGAIN && errno != EINTR)
-				sent = c->length; /* it ended the connection */
-			sent += n > 0 ? (size_t)n : 0;
-		}
-		if ((p.revents & (POLLIN | POLLHUP | POLLERR)) != 0)
-			ended = !receive_more(c, fd);
-		if (c->received > 0)
-			taken = take_pdus(c, &r, taken);
-		if (!shut && sent == c->length && (r.over || raw)) {
-			shutdown(fd, SHUT_WR);
-			shut = true;
-		}
+		check_pdu(c, &r, bhs, data);
 	}
 }
 
@@ -464,16 +405,14 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
 	static struct initiator c;
 	struct fuzz_input in = { input, size };
-	struct client *client;
-	unsigned how = (unsigned)fuzz_next(&in, 256);
+	unsigned how = (unsigned)fuzz_next(&in, 256), way = (unsigned)fuzz_next(&in, 256);
 	bool raw = (how & 64) != 0;
-	int pair[2], error;
 
 	if (size > INPUT)
 		return -1;
 	if (workers == NULL)
 		set_up();
-	c.length = c.received = 0;
+	c.length = 0;
 	c.cmd_sn = 0;
 	c.digests = false;
 	put_login(&c, raw ? how & ~3u : how);
@@ -483,15 +422,7 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 		while (in.size > 0 && put_some_pdu(&c, &in))
 			;
 	put_logout(&c);
-
-	error = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair);
-	assert(error == 0);
-	error = clients_admit(clients, pair[0], &client, NULL);
-	assert(error == 0);
-	workers_take(workers, client, pair[0], pair[0], PROTOCOL_ISCSI);
-	talk(&c, pair[1], raw);
-	close(pair[1]);
-	while (clients_count(clients) > 0)
-		sched_yield();
+	serve(PROTOCOL_ISCSI, c.sent, c.length, way);
+	check_pdus(&c);
 	return 0;
 }

@@ -2,25 +2,21 @@
  * transmission.c - whatever a client sends after the handshake is answered as the protocol
  * wants, to the last whole reply, and the connection ends.
  *
- * A whole connection over a socketpair, served by a worker's thread. Input: a byte that says
- * which export and which headers, and whether what follows is sent as it is or makes requests.
+ * A whole connection, without sockets (dry.h). Input: a byte that says which export and which
+ * headers, and whether what follows is sent as it is or makes requests, and one that says in which
+ * pieces it comes.
  */
 #include "fuzz.h"
 #include "nbd/protocol.h"
 #include "served.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <poll.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#define BEYOND 1024  /* offsets and lengths that reach outside */
-#define INPUT  32768 /* of what libFuzzer makes; a socket's buffer holds more */
+#define BEYOND 1024 /* offsets and lengths that reach outside */
+#define INPUT  1024 /* bytes of what libFuzzer makes */
 #define SENT   (3 << 16)
 
 static void
@@ -44,8 +40,6 @@ struct client_side {
 	enum headers headers;
 	uint8_t sent[SENT];
 	size_t length;
-	uint8_t *got;
-	size_t received, capacity;
 };
 
 static void
@@ -140,26 +134,10 @@ put_request(struct client_side *c, struct fuzz_input *in)
 
 /* ---- what it gets ---------------------------------------------------------------- */
 
-static void
-receive_all(struct client_side *c, int fd)
-{
-	ssize_t n;
-
-	do {
-		if (c->capacity - c->received < 65536) {
-			c->capacity = 2 * c->capacity + 131072;
-			c->got = realloc(c->got, c->capacity);
-			assert(c->got != NULL);
-		}
-		n = recv(fd, c->got + c->received, c->capacity - c->received, 0);
-		c->received += n > 0 ? (size_t)n : 0;
-	} while (n > 0 || (n == -1 && errno == EINTR)); /* libFuzzer has a timer */
-}
-
 static const uint8_t *
-past_replies_to_options(const struct client_side *c)
+past_replies_to_options(void)
 {
-	const uint8_t *p = c->got + 18, *end = c->got + c->received;
+	const uint8_t *p = dry_wire.from_server + 18, *end = p - 18 + dry_wire.length;
 
 	while (end - p >= 20 && get_be64(p) == NBD_OPT_REPLY_MAGIC)
 		p += 20 + get_be32(p + 16);
@@ -201,7 +179,7 @@ check_chunk(unsigned type, unsigned flags, const uint8_t *data, uint64_t length,
 static void
 check_replies(const struct client_side *c, const uint8_t *p)
 {
-	const uint8_t *end = c->got + c->received;
+	const uint8_t *end = dry_wire.from_server + dry_wire.length;
 	bool extended = c->headers == EXTENDED;
 	size_t head = extended ? 32 : 20;
 
@@ -228,49 +206,23 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
 	static struct client_side c;
 	struct fuzz_input in = { input, size };
-	struct client *client;
-	unsigned how = (unsigned)fuzz_next(&in, 256);
-	int pair[2], error;
+	unsigned how = (unsigned)fuzz_next(&in, 256), way = (unsigned)fuzz_next(&in, 256);
 
 	if (size > INPUT)
 		return -1;
 	if (workers == NULL)
 		set_up();
 	c.headers = how % 3;
-	c.length = c.received = 0;
-	put_handshake(&c, (const char *[]){ "w", "r", "f", "w" }[how >> 2 & 3]);
+	c.length = 0;
+	put_handshake(&c, (const char *[]){ "w", "r", "f", "s" }[how >> 2 & 3]);
 	if (how & 64)
 		put(&c, in.data, in.size);
 	else
 		while (in.size > 0 && put_request(&c, &in))
 			;
-
-	error = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair);
-	assert(error == 0);
-	error = clients_admit(clients, pair[0], &client, NULL);
-	assert(error == 0);
-	workers_take(workers, client, pair[0], pair[0], PROTOCOL_NBD);
-	for (size_t at = 0; at < c.length;) {
-		/* Replies that nobody reads would stop the server, which is its right. */
-		ssize_t n = send(pair[1], c.sent + at, c.length - at, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		if (n == -1 && errno != EAGAIN && errno != EINTR)
-			break; /* it ended the connection */
-		at += n > 0 ? (size_t)n : 0;
-		if (n == -1) {
-			struct pollfd p = { .fd = pair[1], .events = POLLIN | POLLOUT };
-
-			if (poll(&p, 1, -1) == 1 && (p.revents & POLLIN) != 0)
-				break; /* and let the rest be */
-		}
-	}
-	shutdown(pair[1], SHUT_WR);
-	receive_all(&c, pair[1]);
-	close(pair[1]);
-	while (clients_count(clients) > 0)
-		sched_yield();
-	assert(c.received >= 18);
+	serve(PROTOCOL_NBD, c.sent, c.length, way);
+	assert(dry_wire.length >= 18);
 	if (c.headers != COMPACT)
-		check_replies(&c, past_replies_to_options(&c));
+		check_replies(&c, past_replies_to_options());
 	return 0;
 }
