@@ -36,7 +36,7 @@ conclude(enum verdict verdict, const char *fmt, va_list args)
 			*c = '?';
 	}
 	box->verdict = verdict;
-	_exit(0);
+	exit(0);
 }
 
 #define VERDICT(name, verdict) \
@@ -101,7 +101,7 @@ run(void (*function)(const struct probe *p), const struct probe *p, unsigned sec
 		signal(SIGALRM, out_of_time);
 		alarm(seconds);
 		function(p);
-		_exit(0);
+		exit(0);
 	}
 	while (pid != -1 && waitpid(pid, &status, 0) == -1 && errno == EINTR)
 		;

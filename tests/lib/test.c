@@ -51,6 +51,13 @@ test_skip(const char *why, ...)
 	_exit(EXIT_SKIPPED);
 }
 
+void
+test_not_under_valgrind(const char *why)
+{
+	if (getenv("PLATTER_VALGRIND") != NULL)
+		test_skip("under valgrind %s", why);
+}
+
 uint64_t
 test_seed(void)
 {

@@ -43,6 +43,9 @@ void test_register(struct test_case *t);
 /* Ends the case as skipped. Only for what this machine cannot do. */
 _Noreturn void test_skip(const char *why, ...) __attribute__((__format__(__printf__, 1, 2)));
 
+/* The same under valgrind, which does something of its own. */
+void test_not_under_valgrind(const char *why);
+
 /* PLATTER_SEED, or a fresh one; printed, so that a failure can be repeated. */
 uint64_t test_seed(void);
 

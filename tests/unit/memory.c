@@ -293,6 +293,7 @@ TEST(no_memory_is_an_error_and_nothing_is_lost)
 #ifdef SANITIZED
 	test_skip("a sanitizer needs the address space that this test takes away");
 #else
+	test_not_under_valgrind("there is no address space to take away");
 	const struct rlimit limit = { 200 * MiB, 200 * MiB };
 	struct fixture f;
 	unsigned char *data = test_alloc(1 * MiB);

@@ -1,4 +1,6 @@
-/* privsep.c - what has been given up is gone, for all threads; what is needed still works. */
+/* privsep.c - what has been given up is gone, for all threads; what is needed still works.
+ * no valgrind
+ */
 #include "privsep.h"
 
 #include "fixture.h"
@@ -28,6 +30,9 @@
 #else
 #define SANITIZED 0
 #endif
+#ifndef COVERAGE
+#define COVERAGE 0
+#endif
 
 static void
 need_root(void)
@@ -39,6 +44,8 @@ need_root(void)
 static void
 need_landlock(long version)
 {
+	if (COVERAGE)
+		test_skip("counts of what ran are written beside the objects");
 	if (SANITIZED)
 		test_skip("sanitizers write reports where they like");
 	if (syscall(SYS_landlock_create_ruleset, NULL, 0, 1) < version)

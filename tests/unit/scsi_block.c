@@ -732,6 +732,8 @@ TEST(other_errors_of_the_medium_have_their_sense)
 		  0x0c00 },
 		{ "kind=write", "errno=ENOSPC", SCSI_WRITE_16, SCSI_CHECK_CONDITION,
 		  SCSI_DATA_PROTECT, 0x2707 },
+		{ "kind=write", "errno=EROFS", SCSI_WRITE_16, SCSI_CHECK_CONDITION,
+		  SCSI_DATA_PROTECT, 0x2700 },
 		{ "kind=write", "errno=ENOMEM", SCSI_WRITE_AND_VERIFY_16, SCSI_BUSY, 0, 0 },
 		{ "kind=write", "errno=EIO", SCSI_ORWRITE_16, SCSI_CHECK_CONDITION,
 		  SCSI_MEDIUM_ERROR, 0x0c00 },

@@ -238,7 +238,7 @@ TEST(log_page_00_lists_exactly_the_pages_that_answer)
 	for (uint8_t page = 0; page < 0x40; page++) {
 		struct answer a = scsi_in(&s.a, log_sense(0x40 | page, 0), sizeof data, data);
 
-		if (list[4 + n] == page && n < get_be16(list + 2)) {
+		if (n < get_be16(list + 2) && list[4 + n] == page) {
 			n++;
 			assert_good(a);
 			assert_eq(data[0] & 0x3f, page);
