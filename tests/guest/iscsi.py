@@ -130,22 +130,25 @@ def xfs_lives_on_it():
         modules=["xfs"], serve="truncate -s 400M /tmp/disk.img; serve /tmp/disk.img")
 
 
+def changes(output):
+    """Without what a driver reads that is still looking at its new disk."""
+    return {event for event in guest.asked(output) if event != "read"}
+
+
 @served
 def a_discard_arrives_at_the_disk():
     """As a request to write zeroes, which may unmap: what is unmapped reads as zeroes."""
     output = run("holds model $(cat /sys/block/sdb/device/model) DISK",
                  "traced sda blkdiscard -o 0 -l 1048576 /dev/sdb", disk=guest.SCSI_DEBUG,
                  login="login alice 1 sdb", serve="serve /dev/sda cache=none")
-    events = guest.asked(output)
-    assert set(events) == {"zero"}, events
+    assert changes(output) == {"zero"}, output
 
 
 @served
 def a_discard_is_one_where_zeroes_would_have_to_be_written():
     """That disk can discard, and cannot zero by itself."""
     output = run("traced nullb0 blkdiscard -o 0 -l 1048576 /dev/sda")
-    events = guest.asked(output)
-    assert set(events) == {"discard"}, events
+    assert changes(output) == {"discard"}, output
 
 
 SG_COMMANDS = """
