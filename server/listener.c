@@ -519,6 +519,21 @@ parse_vsock(const struct listener_settings *s, uint64_t *cid, uint64_t *port, st
 	return error;
 }
 
+/* The kernel would take any number of 32 bits for port 0; URIs of clients hold 31. */
+static int
+open_vsock_socket(union address *address, uint64_t port)
+{
+	enum { LOWEST = 1024, PORTS = 64 * 1024 - LOWEST };
+	int fd, tries = 64;
+
+	do {
+		address->vm.svm_port =
+			port != 0 ? (unsigned)port : LOWEST + arc4random_uniform(PORTS);
+		fd = open_socket(&address->any, sizeof address->vm);
+	} while (port == 0 && fd == -EADDRINUSE && --tries > 0);
+	return fd;
+}
+
 static int
 open_vsock(const struct listener_settings *s, struct listener **list, struct pl_error *err)
 {
@@ -529,8 +544,7 @@ open_vsock(const struct listener_settings *s, struct listener **list, struct pl_
 	if (error != 0)
 		return error;
 	address.vm.svm_cid = (unsigned)cid;
-	address.vm.svm_port = port == 0 ? VMADDR_PORT_ANY : (unsigned)port;
-	fd = open_socket(&address.any, sizeof address.vm);
+	fd = open_vsock_socket(&address, port);
 	if (fd < 0)
 		return pl_error_set(err, fd, "%s: vsock %s: bind", s->where, s->value);
 	return listener_append(list, LISTENER_VSOCK, fd, vsock_place(fd), NULL, err);
