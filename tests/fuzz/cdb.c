@@ -1,10 +1,12 @@
 /*
  * cdb.c - whatever two initiators send, each command is answered once and nothing is overrun.
  *
- * Input: commands to a target with three small units, from two nexuses, any number at a time; their
- * data comes at once or later; task management, and logout, between them. Memory has exactly the
- * size that the target asks for, so that the address sanitizer sees what goes beyond.
+ * Input: whether unit attentions have been told before; commands to a target with three small
+ * units, from two nexuses, any number at a time; their data comes at once or later; task
+ * management, and logout, between them. Memory has exactly the size that the target asks for, so
+ * that the address sanitizer sees what goes beyond.
  */
+#include "dry.h"
 #include "fuzz.h"
 
 #include "bytes.h"
@@ -233,32 +235,62 @@ expect_list(struct task *t, size_t length)
 	t->cmd.expected_out = (uint32_t)length;
 }
 
-/* SPC-4 "Basic PERSISTENT RESERVE OUT parameter list", "TransportID identifiers" */
+#define PORT_ID 44 /* bytes of the one below */
+
+/* SPC-4 "TransportID identifiers": of one of the nexuses, or of their device, or nearly. */
+static void
+put_port(struct fuzz_input *in, uint8_t *id)
+{
+	static const char port[] = "iqn.2025-01.test:fuzz,i,0x800000000000";
+
+	id[0] = 0x45;
+	id[3] = PORT_ID - 4;
+	memcpy(id + 4, port, sizeof port);
+	switch (fuzz_next(in, 4)) {
+	case 0: break;
+	case 1: id[4 + sizeof port - 2]++; break;
+	case 2:
+		id[0] = 0x05;
+		*strchr((char *)id + 4, ',') = '\0';
+		break;
+	case 3: id[fuzz_next(in, PORT_ID)] ^= (uint8_t)fuzz_next(in, 256);
+	}
+}
+
+/* SPC-4 "Basic PERSISTENT RESERVE OUT parameter list", and that of REGISTER AND MOVE. Most keys are
+ * the same, so that they are the right ones. */
 static void
 make_reserve_out(struct fuzz_input *in, struct task *t)
 {
 	static const uint8_t types[] = { 1, 3, 5, 6, 7, 8 };
-	static const char port[] = "iqn.2025-01.test:fuzz,i,0x800000000001";
-	uint8_t *cdb = t->cmd.cdb, *p = t->list;
+	static const uint8_t keys[][2] = { { 1, 1 }, { 0, 1 }, { 1, 0 }, { 1, 2 },
+					   { 2, 1 }, { 2, 2 }, { 0, 2 }, { 2, 0 } };
+	unsigned action = (unsigned)few(in, 8), type = (unsigned)fuzz_next(in, sizeof types);
+	const uint8_t *key = keys[fuzz_next(in, sizeof keys / sizeof *keys)];
+	unsigned flags = (unsigned)fuzz_next(in, 16);
+	uint8_t *p = t->list;
 	size_t length = 24;
 
-	cdb[0] = SCSI_PERSISTENT_RESERVE_OUT;
-	cdb[1] = (uint8_t)few(in, 8);
-	cdb[2] = types[fuzz_next(in, sizeof types)];
-	t->cmd.cdb_length = 10;
-	put_be64(put_be64(p, few(in, 3)), few(in, 3));
-	p[20] = (uint8_t)fuzz_next(in, 16);
-	if ((p[20] & 0x08) != 0) {
-		size_t id = 4 + sizeof port + 1; /* in whole words */
-
-		p[24 + 3] = (uint8_t)id;
-		p[28] = 0x45;
-		p[28 + 3] = (uint8_t)(id - 4);
-		memcpy(p + 32, port, sizeof port);
-		p[32 + fuzz_next(in, sizeof port)] ^= (uint8_t)few(in, 2);
-		length += 4 + id;
+	put_be64(put_be64(p, key[0]), key[1]);
+	if (action == 7) {
+		p[17] = flags & 3;
+		p[19] = 1;
+		p[23] = PORT_ID;
+		put_port(in, p + length);
+		length += PORT_ID;
+	} else {
+		p[20] = (uint8_t)flags;
+		if ((flags & 8) != 0) {
+			p[27] = PORT_ID;
+			put_port(in, p + 28);
+			length += 4 + PORT_ID;
+		}
 	}
-	put_be32(cdb + 5, (uint32_t)length);
+	t->cmd.cdb[0] = SCSI_PERSISTENT_RESERVE_OUT;
+	t->cmd.cdb[1] = (uint8_t)action;
+	t->cmd.cdb[2] = types[type];
+	t->cmd.cdb_length = 10;
+	put_be32(t->cmd.cdb + 5, (uint32_t)length);
 	expect_list(t, length);
 }
 
@@ -420,6 +452,24 @@ send_command(struct fuzz_input *in, struct task *t)
 		give(in, t, 0);
 }
 
+/* So that the first command that is sent goes further. */
+static void
+clear_attentions(void)
+{
+	for (unsigned i = 0; i < NEXUSES * UNITS; i++) {
+		struct task *t = &tasks[0];
+
+		memset(t, 0, sizeof *t);
+		t->cmd.cdb_length = 6; /* TEST UNIT READY */
+		t->cmd.lun[1] = (uint8_t)(i % UNITS);
+		t->cmd.on_done = done;
+		t->sent = true;
+		scsi_command_submit(nexuses[i / UNITS], &t->cmd);
+		while (t->sent)
+			pl_loop_turn(loop);
+	}
+}
+
 static void
 answered(struct scsi_management *m)
 {
@@ -501,6 +551,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size > INPUT)
 		return -1;
 	open_all();
+	if (fuzz_next(&in, 2) != 0)
+		clear_attentions();
 	while (in.size > 0) {
 		struct task *t = &tasks[fuzz_next(&in, FLIGHT)];
 
@@ -513,6 +565,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 2:
 			if (t->sent && t->asked && !t->given)
 				give(&in, t, fuzz_next(&in, 4) == 0 ? -EIO : 0);
+			break;
+		case 15:
+			if (!dry_is_idle(loop))
+				pl_loop_turn(loop);
 			break;
 		default:
 			if (!t->sent)

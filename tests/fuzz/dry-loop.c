@@ -221,6 +221,12 @@ end_one(struct pl_loop *loop)
 
 /* ---- turns ----------------------------------------------------------------------- */
 
+bool
+dry_is_idle(const struct pl_loop *loop)
+{
+	return loop->posted == NULL && loop->later == NULL && loop->under_way == NULL;
+}
+
 void
 pl_loop_turn(struct pl_loop *loop)
 {
@@ -288,7 +294,7 @@ void
 pl_loop_free(struct pl_loop *loop)
 {
 	if (!loop->blocking) {
-		assert(loop->posted == NULL && loop->later == NULL && loop->under_way == NULL);
+		assert(dry_is_idle(loop));
 		pl_pool_free(loop->pool);
 	}
 	free(loop);

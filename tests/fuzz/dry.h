@@ -28,6 +28,9 @@ extern struct dry_wire dry_wire;
 /* Which of those that can comes to its end next, counted round; 0: the first. */
 extern unsigned dry_next;
 
+struct pl_loop;
+bool dry_is_idle(const struct pl_loop *loop); /* nothing is left to do */
+
 void dry_feed(const uint8_t *data, size_t length, size_t piece);
 
 #endif
