@@ -5,6 +5,7 @@ server killed under it."""
 import contextlib
 import glob
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from server import Nbdkit, Platterd
 
 MiB = 1 << 20
 IQN = "iqn.2026-11.org.example:"
-IMAGE = "/tmp/disk.img"
+IMAGE = "/srv/disk.img"
 FIO = ("fio --name=verified --directory=/mnt --size=%dM --bs=4k --rw=randwrite --ioengine=libaio "
        "--iodepth=8 --fsync=16 --verify=crc32c --verify_fatal=1 --thread --output-format=terse")
 PROGRAMS = ["fio", "nbd-client", "iscsid", "iscsiadm", "mkfs.ext4", "fsck.ext4", "resize2fs",
@@ -112,6 +113,12 @@ def served(**how):
     return inside.served(on=[Nbdkit, Platterd, Target], programs=PROGRAMS, modules=MODULES, **how)
 
 
+def make_image(size):
+    """On a file system of its own: that of the guest has little room."""
+    sh("mkdir -p /srv; mount -t tmpfs -o size=350M none /srv; truncate -s %d %s" % (size, IMAGE))
+    inside.devices.callback(inside.insist, sh, "umount /srv")
+
+
 def size_of(path):
     return int(sh("blockdev --getsize64 " + path))
 
@@ -123,8 +130,7 @@ def checked(kind, path):
 # ---- a life in peace ----------------------------------------------------------------------------
 
 def lives(server, kind, size, grow):
-    with open(IMAGE, "wb") as f:
-        f.truncate(size)
+    make_image(size)
     d = disk(server)
     with contextlib.ExitStack() as stack:
         def restart(old):
@@ -184,14 +190,13 @@ done
 """
 
 
-def killed_under(server, d, kind, size, kills, fio_size):
-    with open(IMAGE, "wb") as f:
-        f.truncate(size)
+def killed_under(server, d, file_system, size, kills, fio_size, **options):
+    make_image(size)
     with contextlib.ExitStack() as stack:
-        s = stack.enter_context(server(IMAGE))
+        s = stack.enter_context(server(path=IMAGE, **options))
         d.attach(s)
         d.go_on(s)
-        sh("mkfs.%s -q %s; mount %s /mnt; rm -f /tmp/enough" % (kind, d.path, d.path))
+        sh("mkfs.%s -q %s; mount %s /mnt; rm -f /tmp/enough" % (file_system, d.path, d.path))
         with open("/tmp/appended", "w+") as out:
             writer = subprocess.Popen(["sh", "-c", APPEND], stdout=out)
             fio = subprocess.Popen((FIO % fio_size).split(), stdout=subprocess.PIPE,
@@ -203,7 +208,7 @@ def killed_under(server, d, kind, size, kills, fio_size):
                 more = appended() + 5
                 inside.until(lambda: appended() >= more)
                 s.kill()
-                s = stack.enter_context(server(IMAGE))
+                s = stack.enter_context(server(path=IMAGE, **options))
                 d.go_on(s)
             more = appended() + 5
             inside.until(lambda: appended() >= more)
@@ -211,7 +216,7 @@ def killed_under(server, d, kind, size, kills, fio_size):
             assert writer.wait() == 0
             said = fio.communicate()[0]
             assert fio.returncode == 0, said
-        checked(kind, d.path)
+        checked(file_system, d.path)
         sh("mount -o ro %s /mnt" % d.path)
         told = read_all("/tmp/appended", MiB)
         assert read_all("/mnt/log", MiB) == told, "synced: %r" % told
@@ -228,12 +233,27 @@ def a_killed_server_that_comes_back_is_gone_on_with(server):
 
 @served(slow=True)
 def a_server_that_is_killed_again_and_again_loses_nothing(server):
-    killed_under(server, disk(server), "xfs", 320 * MiB, 6, 16)
+    killed_under(server, disk(server), "xfs", 320 * MiB, 6, 4)
 
 
 @inside.served(on=[Nbdkit, Platterd], programs=PROGRAMS, modules=MODULES, slow=True)
 def four_connections_that_are_lost_are_gone_on_with(server):
     killed_under(server, NbdDisk(4), "ext4", 64 * MiB, 4, 8)
+
+
+@inside.served(on=[Platterd], programs=PROGRAMS, modules=MODULES, slow=True)
+def a_server_that_forgets_what_was_synced_is_found_out(server):
+    """By the same comparison, or it would be blind: its flushes do nothing, and it dies with all
+    that it was to flush."""
+    try:
+        killed_under(server, NbdDisk(), "ext4", 64 * MiB, 1, 2, driver="fault",
+                     over="powercut,file", kind="flush", fault="lie", repeat="forever",
+                     **{"powercut-fua": "commit"})
+    except AssertionError as e:
+        assert re.search("fsck.ext4|synced|verify", str(e)), e
+        inside.devices.pop_all()        # the guest goes as it is
+        return
+    raise AssertionError("it was not found out")
 
 
 tap.main()
