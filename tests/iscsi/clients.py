@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """The iSCSI clients that people use: QEMU's driver, and libiscsi's tools."""
 
+# no valgrind
+
 import json
 import os
 import random

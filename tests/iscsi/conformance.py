@@ -4,6 +4,8 @@ that lose data. What a kind of disk does not run, and what the tool skips there,
 below with the reasons; a test that skips and is not in them fails, and one that is and does not
 skip fails as well."""
 
+# no valgrind
+
 import fnmatch
 import os
 import queue

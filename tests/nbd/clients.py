@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """The clients that people use, over each of their ways in, and nbdkit's own filters."""
 
+# no valgrind
+
 import json
 import os
 import random

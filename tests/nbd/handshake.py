@@ -2,6 +2,8 @@
 """Haggling: every option gets the answer that the protocol wants, and the next one is found
 where it begins; in plain text and by TLS."""
 
+# no valgrind
+
 import os
 import re
 import ssl

@@ -2,6 +2,8 @@
 """Images and options that are wrong, in use, or change under the server: one clear
 message each, and nothing changed."""
 
+# no valgrind
+
 import contextlib
 import os
 import shutil

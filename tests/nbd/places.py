@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """The same promises wherever the image lies: file systems and block devices."""
 
+# no valgrind
+
 import os
 import sys
 

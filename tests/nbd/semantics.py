@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """What the commands do to the bytes, and what they refuse."""
 
+# no valgrind
+
 import errno
 import os
 import struct

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """What the command line of platterd promises."""
 
+# no valgrind
+
 import concurrent.futures
 import errno
 import os

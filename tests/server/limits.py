@@ -2,6 +2,8 @@
 """What clients cannot do to platterd: hold it up, fill its memory, use up its descriptors,
 bring it down, or keep it from ending."""
 
+# no valgrind
+
 import contextlib
 import functools
 import os

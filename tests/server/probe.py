@@ -2,6 +2,8 @@
 """`platter probe`: our servers are as they should be, others miss what is known of them, and a
 server that lies is caught."""
 
+# no valgrind
+
 import json
 import os
 import signal
