@@ -24,6 +24,7 @@
 #define BLOCKS  16
 #define BYTES   (BLOCKS * BLOCK)
 #define FLIGHT  8
+#define INPUT   160 /* bytes that are used of one */
 #define HISTORY 255 /* each write has a byte of its own; 0 is what there is without one */
 
 /* Times are counted from 1; 0: not yet. */
@@ -258,6 +259,8 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
 	struct fuzz_input in = { input, size };
 
+	if (size > INPUT)
+		size = INPUT;
 	if (loop == NULL)
 		set_up();
 	disk = &disks[fuzz_next(&in, 2)];

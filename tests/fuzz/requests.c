@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define INPUT  256 /* bytes that are used of one */
 #define BYTES  5000
 #define BEYOND 700 /* offsets and lengths that reach outside */
 
@@ -77,6 +78,8 @@ LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 	static uint8_t model[BYTES], data[BYTES + BEYOND];
 	struct fuzz_input in = { input, size };
 
+	if (size > INPUT)
+		size = INPUT;
 	open_disk();
 	memset(model, 0, sizeof model);
 	while (in.size > 0) {
