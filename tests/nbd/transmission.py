@@ -577,8 +577,9 @@ def what_was_asked_before_disc_is_answered(way):
             c.socket.close()
 
 
-@every_way(tls=False)
+@every_way(on=[Platterd], tls=False)
 def who_only_ceases_to_ask_gets_the_answers(way):
+    """Of nbdkit not always: a thread that sees the end shuts down what another is about to ask."""
     with way.serve(way.server.image(MiB, fill=0xEE), driver="fault", over="file", fault="delay",
                    delay="30ms", repeat="forever") as s:
         for kind in way.kinds:

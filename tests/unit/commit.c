@@ -170,6 +170,7 @@ TEST(a_native_fua_write_that_fails_fails_the_export_unless_room_was_lacking)
  * while a native one fails. No later flush may say that all is well. */
 TEST(a_native_fua_write_that_fails_fails_who_waits_for_a_flush)
 {
+	test_not_under_valgrind("the flush ends before the write has begun");
 	for_each_loop_kind(kind)
 	{
 		static char data[4][4096];
