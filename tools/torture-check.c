@@ -90,9 +90,6 @@ static const struct {
 static void
 show_finding(const struct ledger *l, const struct finding *f)
 {
-	static const char *const kinds[] = {
-		[TORTURE_WRITE] = "WRITE", [TORTURE_ZERO] = "ZERO", [TORTURE_TRIM] = "TRIM"
-	};
 	const struct deed *d = f->deed != 0 ? &l->deeds[f->deed] : NULL;
 
 	printf("%-10s at %" PRIu64 ", %" PRIu64 " bytes: ", verdicts[f->verdict].name,
@@ -112,7 +109,7 @@ show_finding(const struct ledger *l, const struct finding *f)
 	if (f->verdict == TORN)
 		printf(", next to a part of a newer one");
 	else if (d != NULL)
-		printf(", owed %s %" PRIu64, kinds[d->kind], d->seq);
+		printf(", owed %s %" PRIu64, torture_kind_name(d->kind), d->seq);
 	if (d != NULL && f->verdict != TORN && d->flush != 0)
 		printf(", durable by FLUSH %" PRIu64, d->flush);
 	else if (d != NULL && f->verdict != TORN)

@@ -202,14 +202,6 @@ record_of(const struct slot *s, enum record_kind kind)
 	};
 }
 
-static const char *
-name_of(enum torture_kind kind)
-{
-	static const char *const names[] = { "READ", "WRITE", "ZERO", "TRIM" };
-
-	return names[kind];
-}
-
 static bool
 is_refusal(const struct torture_op *op, int error)
 {
@@ -232,8 +224,8 @@ op_done(struct torture_op *op, int error)
 	} else if (error != 0 && op->kind == TORTURE_FLUSH) {
 		end(l, -EPIPE, "FLUSH: %s", strerror(-error));
 	} else if (error != 0) {
-		end(l, -EPIPE, "%s%s at %llu: %s", name_of(op->kind), op->fua ? " with FUA" : "",
-		    (unsigned long long)op->offset, strerror(-error));
+		end(l, -EPIPE, "%s%s at %llu: %s", torture_kind_name(op->kind),
+		    op->fua ? " with FUA" : "", (unsigned long long)op->offset, strerror(-error));
 	} else {
 		struct record r = record_of(s, RECORD_ACK);
 

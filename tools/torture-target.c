@@ -4,6 +4,18 @@
 #include <string.h>
 #include <time.h>
 
+const char *
+torture_kind_name(enum torture_kind kind)
+{
+	static const char *const names[] = { [TORTURE_READ] = "READ",
+					     [TORTURE_WRITE] = "WRITE",
+					     [TORTURE_ZERO] = "ZERO",
+					     [TORTURE_TRIM] = "TRIM",
+					     [TORTURE_FLUSH] = "FLUSH" };
+
+	return names[kind];
+}
+
 static const struct torture_transport *
 transport_of(const char *target)
 {

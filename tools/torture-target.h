@@ -13,6 +13,8 @@
 
 enum torture_kind { TORTURE_READ, TORTURE_WRITE, TORTURE_ZERO, TORTURE_TRIM, TORTURE_FLUSH };
 
+const char *torture_kind_name(enum torture_kind kind); /* "WRITE" */
+
 struct torture_op {
 	enum torture_kind kind;
 	bool fua; /* only where the target can */
