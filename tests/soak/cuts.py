@@ -24,7 +24,7 @@ import pki
 import tap
 import usage
 from nbdraw import CMD_READ, CMD_WRITE, FUA
-from server import FRONT_ENDS, PATIENCE, Nbdkit, Platterd, served
+from server import PATIENCE, Nbdkit, Platterd, served
 
 KiB, MiB = 1 << 10, 1 << 20
 HALF, BLOCK, UNTOUCHED = 2 * MiB, 4 * KiB, 0xEE
@@ -308,9 +308,9 @@ def cut(way, s, neighbour, rng, count):
     return done
 
 
-def vanish(way, count, server):
+def vanish(over, count, server):
     """Of `count` clients the first quarter is the warm-up."""
-    rng = random.Random(tap.seed())
+    way, rng = over(server), random.Random(tap.seed())
     image = server.image(2 * HALF, fill=UNTOUCHED)
     with server(image, **way.how) as s:
         neighbour = Neighbour(way, s, rng)
@@ -324,50 +324,19 @@ def vanish(way, count, server):
         assert f.read() == neighbour.bytes
 
 
-by_tcp = functools.partial(OverNbd, tcp=True)
-by_tls = functools.partial(OverNbd, tcp=True, tls=True)
 on_platterd = functools.partial(served, on=[Platterd])
+WAYS = {
+    "": (served, OverNbd),
+    "_by_tcp": (on_platterd, functools.partial(OverNbd, tcp=True)),
+    "_by_tls": (on_platterd, functools.partial(OverNbd, tcp=True, tls=True)),
+    "_by_iscsi": (on_platterd, OverIscsi),
+}
 EACH, OF_TEN_THOUSAND = 400, 2000       # in five ways
 
-
-@served
-def clients_that_vanish_leave_nothing_behind(server):
-    vanish(OverNbd(server), EACH, server)
-
-
-@on_platterd
-def clients_that_vanish_leave_nothing_behind_by_tcp(server):
-    vanish(by_tcp(server), EACH, server)
-
-
-@on_platterd
-def clients_that_vanish_leave_nothing_behind_by_tls(server):
-    vanish(by_tls(server), EACH, server)
-
-
-@on_platterd
-def clients_that_vanish_leave_nothing_behind_by_iscsi(server):
-    vanish(OverIscsi(server), EACH, server)
-
-
-@served(slow=True)
-def ten_thousand_clients_that_vanish_leave_nothing_behind(server):
-    vanish(OverNbd(server), OF_TEN_THOUSAND, server)
-
-
-@on_platterd(slow=True)
-def ten_thousand_clients_that_vanish_leave_nothing_behind_by_tcp(server):
-    vanish(by_tcp(server), OF_TEN_THOUSAND, server)
-
-
-@on_platterd(slow=True)
-def ten_thousand_clients_that_vanish_leave_nothing_behind_by_tls(server):
-    vanish(by_tls(server), OF_TEN_THOUSAND, server)
-
-
-@on_platterd(slow=True)
-def ten_thousand_clients_that_vanish_leave_nothing_behind_by_iscsi(server):
-    vanish(OverIscsi(server), OF_TEN_THOUSAND, server)
+for by, (register, over) in WAYS.items():
+    for who, count in ("clients", EACH), ("ten_thousand_clients", OF_TEN_THOUSAND):
+        register(functools.partial(vanish, over, count), slow=count > EACH,
+                 name=who + "_that_vanish_leave_nothing_behind" + by)
 
 
 @on_platterd

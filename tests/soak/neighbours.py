@@ -11,6 +11,7 @@ case fails only when that is too small three times in a row.
 """
 
 import contextlib
+import functools
 import glob
 import os
 import statistics
@@ -29,7 +30,7 @@ import server
 import tap
 import usage
 from nbdraw import CMD_READ
-from server import PRELOAD
+from server import PRELOAD, until
 
 KiB, MiB = 1 << 10, 1 << 20
 LOAD = os.path.join(server.BUILD, "tests/speed/load")
@@ -82,7 +83,7 @@ class Neighbour:
                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def __enter__(self):
-        usage.wait_until(self.done, what="the neighbour")
+        until(self.done, "the neighbour has begun")
         return self
 
     def __exit__(self, *_):
@@ -224,7 +225,7 @@ def tried(s, abuse, neighbour):
             beside = neighbour.rate()
             more = usage.resident(s) - s.before
             assert PRELOAD or more < MEMORY + len(clients) * EACH, "%d bytes" % more
-        usage.wait_until(lambda: usage.descriptors(s) <= free, what="the end of those who left")
+        until(lambda: usage.descriptors(s) <= free, "those who left are forgotten")
         ratios.append(beside / (alone or 1))
     print("where one %s: %.2f of %d a second (%s)" % (
         abuse.__name__.replace("_", " "), statistics.median(ratios), alone,
@@ -255,75 +256,23 @@ def everywhere(factory, abuse):
 
 
 # What is most likely to suffer; the slow cases are about all.
+LIKELY = [
+    (never_reads, "small_reads", False),
+    (never_reads, "large_reads", False),
+    (never_reads, "large_writes", True),
+    (stops_in_a_write, "large_writes", False),
+    (is_half_open, "large_reads", True),
+    (negotiates_slowly, "small_reads", False),
+    (is_idle, "small_reads", False),
+    (floods, "small_reads", True),
+]
 
-@ctl.served(limit=120)
-def who_never_reads_leaves_others_their_small_reads(factory):
-    stand_by(factory, never_reads, "small_reads", iscsi=False)
-
-
-@ctl.served(limit=120)
-def who_never_reads_leaves_others_their_large_reads(factory):
-    stand_by(factory, never_reads, "large_reads", iscsi=False)
-
-
-@ctl.served(limit=120)
-def who_never_reads_leaves_others_their_large_writes_by_iscsi(factory):
-    stand_by(factory, never_reads, "large_writes", iscsi=True)
-
-
-@ctl.served(limit=120)
-def who_stops_in_a_write_leaves_others_their_large_writes(factory):
-    stand_by(factory, stops_in_a_write, "large_writes", iscsi=False)
-
-
-@ctl.served(limit=120)
-def who_is_half_open_leaves_others_their_large_reads_by_iscsi(factory):
-    stand_by(factory, is_half_open, "large_reads", iscsi=True)
-
-
-@ctl.served(limit=120)
-def who_negotiates_slowly_leaves_others_their_small_reads(factory):
-    stand_by(factory, negotiates_slowly, "small_reads", iscsi=False)
-
-
-@ctl.served(limit=120)
-def who_is_idle_leaves_others_their_small_reads(factory):
-    stand_by(factory, is_idle, "small_reads", iscsi=False)
-
-
-@ctl.served(limit=120)
-def who_floods_leaves_others_their_small_reads_by_iscsi(factory):
-    stand_by(factory, floods, "small_reads", iscsi=True)
-
-
-@ctl.served(slow=True)
-def who_never_reads_leaves_everybody_their_throughput(factory):
-    everywhere(factory, never_reads)
-
-
-@ctl.served(slow=True)
-def who_stops_in_a_write_leaves_everybody_their_throughput(factory):
-    everywhere(factory, stops_in_a_write)
-
-
-@ctl.served(slow=True)
-def who_is_half_open_leaves_everybody_their_throughput(factory):
-    everywhere(factory, is_half_open)
-
-
-@ctl.served(slow=True)
-def who_negotiates_slowly_leaves_everybody_their_throughput(factory):
-    everywhere(factory, negotiates_slowly)
-
-
-@ctl.served(slow=True)
-def who_is_idle_leaves_everybody_their_throughput(factory):
-    everywhere(factory, is_idle)
-
-
-@ctl.served(slow=True)
-def who_floods_leaves_everybody_their_throughput(factory):
-    everywhere(factory, floods)
-
+for abuse, name, iscsi in LIKELY:
+    ctl.served(functools.partial(stand_by, abuse=abuse, name=name, iscsi=iscsi), limit=120,
+               name="who_%s_leaves_others_their_%s%s" % (
+                   abuse.__name__, name, "_by_iscsi" if iscsi else ""))
+for abuse in dict.fromkeys(abuse for abuse, *_ in LIKELY):
+    ctl.served(functools.partial(everywhere, abuse=abuse), slow=True,
+               name="who_%s_leaves_everybody_their_throughput" % abuse.__name__)
 
 tap.main()

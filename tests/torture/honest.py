@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import pki
 import tap
 from peers import NbdkitFile, NbdkitMemory, QemuNbd, Tgt
-from server import Factory, FrontEnd, Nbdkit, Platterd, served
+from server import FrontEnd, Nbdkit, Platterd, served
 from torture import CANNOT, LOST, check, torture
 
 KiB, MiB = 1 << 10, 1 << 20
@@ -82,23 +82,14 @@ def a_server_that_promises_nothing_proves_nothing(server):
 
 # ---- files and devices --------------------------------------------------------------------------
 
-def in_a_folder(case):
-    def run():
-        factory = Factory(FrontEnd)
-        try:
-            case(factory)
-        finally:
-            factory.close()
-    run.__name__ = case.__name__
-    tap.test(run)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def a_file_is_found_to_work(files):
     keeps(files.image(8 * MiB))
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def a_device_is_found_to_work(files):
     for sector in ("512", "4096"):
         done = subprocess.run(["losetup", "--show", "-f", "--sector-size", sector,
@@ -131,7 +122,7 @@ def stamped(data, start=MiB):
                 if all(any(data[c:c + 64]) for c in range(at, at + 4 * KiB, 64)))
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def what_was_written_elsewhere_is_found(files):
     def move(data):
         at = stamped(data)
@@ -141,14 +132,14 @@ def what_was_written_elsewhere_is_found(files):
     assert re.search("misplaced  at 0, .* written to", said)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def a_block_that_is_garbled_is_found(files):
     def spoil(data):
         data[stamped(data) + 100] ^= 1
     assert "garbled: 64 bytes" in changed(files, spoil)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def what_another_run_wrote_is_found(files):
     other = files.image(4 * MiB, "other")
     torture("--seconds", "1", other)
@@ -163,7 +154,7 @@ def what_another_run_wrote_is_found(files):
     assert "foreign" in changed(files, mix)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def what_is_gone_is_found(files):
     def lose(data):
         at = stamped(data)

@@ -12,21 +12,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tap
 from liar import Cached, Gone
 from nbdraw import SEND_FLUSH, SEND_FUA
-from server import PATIENCE, Factory, FrontEnd, Platterd, served
+from server import PATIENCE, FrontEnd, Platterd, served
 from torture import CANNOT, KEPT, LOST, torture
 
 KiB, MiB = 1 << 10, 1 << 20
-
-
-def in_a_folder(case):
-    def run():
-        files = Factory(FrontEnd)
-        try:
-            case(files)
-        finally:
-            files.close()
-    run.__name__ = case.__name__
-    tap.test(run)
 
 
 def refused(target, *words):
@@ -35,7 +24,7 @@ def refused(target, *words):
 
 # ---- what may be of value
 
-@in_a_folder
+@served(on=[FrontEnd])
 def what_is_not_empty_is_not_destroyed(files):
     image = files.image(8 * MiB)
     for command, what in ((["mkfs.ext4", "-q", image], "a file system (ext2, ext3 or ext4)"),
@@ -54,7 +43,7 @@ def what_is_not_empty_is_not_destroyed(files):
     assert "has what an earlier run has written" in refused(image)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def one_byte_anywhere_in_the_range_is_of_value(files):
     for at in (0, 1, 5 * MiB + 77, 8 * MiB - 1):
         image = files.image(8 * MiB)
@@ -64,7 +53,7 @@ def one_byte_anywhere_in_the_range_is_of_value(files):
         assert "would be destroyed" in refused(image)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def only_the_range_is_written(files):
     image = files.image(8 * MiB, fill=0xEE)
     said = torture("--seconds", "1", "--destroy", "--offset", "1M", "--size", "2M", image)
@@ -75,7 +64,7 @@ def only_the_range_is_written(files):
     assert not data[MiB:3 * MiB].count(b"\xee" * 64)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def a_range_that_is_not_there_is_refused(files):
     image = files.image(MiB)
     assert "no room" in refused(image, "--offset", "1M")
@@ -97,7 +86,7 @@ def an_image_that_is_served_is_refused(server):
         assert "is in use" in refused(image)
 
 
-@in_a_folder
+@served(on=[FrontEnd])
 def a_device_that_is_in_use_is_refused(files):
     image = files.image(8 * MiB)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
