@@ -19,7 +19,7 @@ import nbdraw
 import tap
 from guest import CHECKS
 from inside import sh
-from server import Nbdkit, Platterd
+from server import Nbdkit, Platterd, until
 
 MiB = 1 << 20
 IQN = "iqn.2026-11.org.example:"
@@ -91,7 +91,7 @@ class IscsiDisk:
                "echo InitiatorName=%salice >/etc/iscsi/initiatorname.iscsi; iscsid" % IQN)
         sh("iscsiadm -m discovery -t sendtargets -p 127.0.0.1; "
            "iscsiadm -m node -T %sdisk -p 127.0.0.1 --login" % IQN)
-        inside.until(lambda: glob.glob("/dev/sd?"))
+        until(lambda: glob.glob("/dev/sd?"))
         self.path, = glob.glob("/dev/sd?")
 
     def detach(self):
@@ -148,7 +148,7 @@ def lives(server, kind, size, grow):
         os.truncate(IMAGE, size + grow)
         if server.front_end is not Nbdkit:
             os.kill(s.pid, signal.SIGHUP)
-            inside.until(lambda: "it has grown" in s.said())
+            until(lambda: "it has grown" in s.said())
         s = d.grow(s, restart)
         assert size_of(d.path) == size + grow
         sh("mount %s /mnt" % d.path)
@@ -206,12 +206,12 @@ def killed_under(server, d, file_system, size, kills, fio_size, **options):
                 return len(read_all("/tmp/appended", MiB).splitlines())
             for n in range(kills):
                 more = appended() + 5
-                inside.until(lambda: appended() >= more)
+                until(lambda: appended() >= more)
                 s.kill()
                 s = stack.enter_context(server(path=IMAGE, **options))
                 d.go_on(s)
             more = appended() + 5
-            inside.until(lambda: appended() >= more)
+            until(lambda: appended() >= more)
             open("/tmp/enough", "w").close()
             assert writer.wait() == 0
             said = fio.communicate()[0]

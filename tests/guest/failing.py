@@ -9,7 +9,6 @@ import os
 import random
 import struct
 import sys
-import time
 import types
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -19,7 +18,7 @@ import nbdraw
 import tap
 from inside import Mapped
 from journal import Journal
-from server import Nbdkit, Platterd
+from server import Nbdkit, Platterd, until
 
 KiB, MiB = 1 << 10, 1 << 20
 SECTOR = 512
@@ -307,7 +306,7 @@ def a_file_system_that_turns_read_only_takes_nothing_and_keeps_what_it_has(serve
                 a.write(4 * MiB, C, True)
             if options == DIRECT:
                 # With the next commit of its journal. The page cache takes writes even then.
-                inside.until(lambda: error_of(b.write, 5 * MiB, C) == b.READ_ONLY)
+                until(lambda: error_of(b.write, 5 * MiB, C) == b.READ_ONLY)
             assert_failed(s, a, b)
         mapped.load(linear(below))
         inside.unmount()
@@ -484,7 +483,7 @@ def told_to_stop_it_lets_go_of_its_clients_although_its_disk_hangs(server):
         while c.c.socket.recv(MiB):
             pass
         assert refuses(s)
-        inside.until(lambda: "ending without them" in s.said())
+        until(lambda: "ending without them" in s.said())
         hanging.resume()
         assert s.wait() == 1, s.said()
         s.over = True
@@ -591,7 +590,7 @@ def assert_gone(s, a, b):
 def a_scsi_disk_that_is_pulled_out_is_an_error_and_no_lack_of_space(server):
     for options in DIRECT, CACHED:
         inside.sh("echo '- - -' >$(echo /sys/class/scsi_host/host*/scan)")
-        inside.until(lambda: glob.glob("/dev/sd?"))
+        until(lambda: glob.glob("/dev/sd?"))
         path, = glob.glob("/dev/sd?")
         with server(path, **options) as s, connect(s) as a, connect(s) as b:
             a.write(0, A, True)

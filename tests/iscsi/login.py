@@ -18,7 +18,9 @@ import server
 import tap
 from iscsiraw import (CHECK_CONDITION, FULL, IMMEDIATE, LOGIN, OPERATIONAL, SECURITY, Client,
                       Closed, Refused, connect, refusal)
-from server import PATIENCE
+from rude import is_open
+from server import PATIENCE, until
+from usage import descriptors, resident
 
 MiB = 1 << 20
 PREFIX = "iqn.2026-01.org.example:"
@@ -60,22 +62,6 @@ def works(c):
 def is_well(s, name="disk", **how):
     with connect(s.portal, target(name), **how) as c:
         works(c)
-
-
-def descriptors(s):
-    return len(os.listdir("/proc/%d/fd" % s.pid))
-
-
-def memory_of(s):
-    with open("/proc/%d/statm" % s.pid) as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def until(condition):
-    end = time.monotonic() + 20 * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "this did not become true"
-        time.sleep(0.01)
 
 
 # ---- ways in
@@ -263,12 +249,12 @@ def half_logins_take_little_memory(factory):
     """Each with as many keys as may be, which are not whole yet."""
     with serving(factory, args=["--max-connections", "300"]) as s:
         is_well(s)
-        before, clients = memory_of(s), []
+        before, clients = resident(s), []
         for _ in range(100):
             clients.append(c := Client(s.portal))
             for _ in range(8):
                 assert c.login_request(OPERATIONAL, None, b"k" * 8192, goes_on=True).status == 0
-        assert memory_of(s) - before < 100 * 320 * 1024 + 8 * MiB
+        assert resident(s) - before < 100 * 320 * 1024 + 8 * MiB
         is_well(s)
         for c in clients:
             c.socket.close()
@@ -295,7 +281,7 @@ def who_does_not_log_in_has_to_go(factory):
                 for c in dribbling:
                     with contextlib.suppress(OSError):
                         c.socket.send(b"\x43"[:1] if n == 0 else b"\0")
-                held = [c for c in held if is_open(c)]
+                held = [c for c in held if is_open(c.socket)]
                 if not held:
                     break
                 assert time.monotonic() - began < 20 * PATIENCE, "%d are there" % len(held)
@@ -304,19 +290,6 @@ def who_does_not_log_in_has_to_go(factory):
             works(idle)
             assert looking.targets()
         is_well(s)
-
-
-def is_open(c):
-    """What comes is thrown away."""
-    c.socket.setblocking(False)
-    try:
-        while c.socket.recv(4096):
-            pass
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
 
 
 # ---- rubbish

@@ -22,6 +22,7 @@ from iscsiraw import (ABORT_TASK, ABORT_TASK_SET, ASYNC, BUSY, CLEAR_TASK_SET, C
                       SCSI_COMMAND, SNACK, TASK_MANAGEMENT, TASK_REASSIGN, TEXT,
                       TEXT_RESPONSE, WARM_RESET, Client, Closed, Refused, Rejected, connect)
 from server import PATIENCE, PRELOAD
+from usage import resident
 
 KiB, MiB = 1 << 10, 1 << 20
 READ, WRITE = 0x40, 0x20        # in byte 1 of a command
@@ -92,11 +93,6 @@ def is_silent(c, seconds=0.3):
         c.socket.settimeout(30)
     assert data, "it has closed"
     return False
-
-
-def resident(pid):
-    with open("/proc/%d/status" % pid) as f:
-        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS"))
 
 
 # ---- data-in
@@ -660,9 +656,9 @@ def pings_come_back_and_leave_nothing_behind(factory):
                 rejected[0] = 0
         rejected = [0]
         many(500)
-        before = resident(s.pid)
+        before = resident(s)
         many(4000)
-        assert PRELOAD or resident(s.pid) < before + 256 * KiB
+        assert PRELOAD or resident(s) < before + 256 * KiB
         for n in (0, 1, 8192, 100 * KiB):
             assert c.ping(data[:1] * n) == data[:1] * n
     with serving(factory) as s, s.connect({"MaxRecvDataSegmentLength": 512}) as c:
@@ -1086,7 +1082,7 @@ def writes_beyond_all_memory_are_answered(factory):
             t.join()
         print(done, failed)
         assert not failed and done[GOOD] >= 16 * 3
-        assert PRELOAD or resident(s.pid) < 192 * MiB
+        assert PRELOAD or resident(s) < 192 * MiB
 
 
 @on_platterd

@@ -21,7 +21,7 @@ import server
 import tap
 import usage
 from journal import Journal
-from server import PRELOAD
+from server import PRELOAD, until
 
 MEMORY, CALL, RING = 1, 2, 4
 KINDS = {"memory": MEMORY, "call": CALL, "ring": RING}
@@ -222,8 +222,7 @@ class Run:
 
     def rested(self, at, choice):
         """Everything that the fault left over is given back."""
-        usage.wait_until(lambda: usage.descriptors(self.s) <= self.descriptors, 10,
-                         "the end of all descriptors")
+        until(lambda: usage.descriptors(self.s) <= self.descriptors, "all descriptors are closed", 10)
         if PRELOAD:         # the sanitizer finds leaks, at the end
             return
         if self.faults.is_theirs():
@@ -231,7 +230,7 @@ class Run:
             self.live = max(self.live, self.faults.get("live"))
             return
         with contextlib.suppress(AssertionError):
-            usage.wait_until(lambda: self.faults.get("live") <= self.live, 1)
+            until(lambda: self.faults.get("live") <= self.live, seconds=1)
             return
         grown, self.live = self.faults.get("live") - self.live, self.faults.get("live")
         self.again += 1     # the first time it may be something that is kept

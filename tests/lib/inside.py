@@ -22,13 +22,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 
 import guest
 import server
 import tap
-from server import FRONT_ENDS
+from server import FRONT_ENDS, until
 
 assert encodings.idna
 IN_GUEST = "PLATTER_IN_GUEST" in os.environ
@@ -119,14 +118,6 @@ def sh(line):
                           text=True, check=False)
     assert done.returncode == 0, "%s: status %d: %s" % (line, done.returncode, done.stdout)
     return done.stdout.strip()
-
-
-def until(condition):
-    """Waits for what has to come."""
-    end = time.monotonic() + 20 * server.PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 def put(path, value):

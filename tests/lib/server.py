@@ -284,6 +284,15 @@ class Platterd(FrontEnd):
 FRONT_ENDS = [Nbdkit, Platterd]
 
 
+def until(condition, what="it has come", seconds=20):
+    """Waits for what comes by itself, and returns what the condition then gives."""
+    end = time.monotonic() + seconds * PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, "never: " + what
+        time.sleep(0.01)
+    return found
+
+
 def strace(output, *rules):
     """For `wrap`: the server under strace, with the names of its files."""
     if shutil.which("strace") is None:

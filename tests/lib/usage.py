@@ -46,13 +46,6 @@ def cpu_seconds(s):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_until(condition, seconds=20, what="what is waited for"):
-    end = time.monotonic() + seconds * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what + " has not come"
-        time.sleep(0.02)
-
-
 def settled(s):
     """After the server has given back what it gives back by and by."""
     time.sleep(1)

@@ -22,7 +22,8 @@ from nbdraw import (BLOCK_STATUS_PAYLOAD, CMD_DISC, ERR_EXT_HEADER_REQD,
                     OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT,
                     OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERROR,
                     SEND_DF, Client, Refused, context_data, counted, error_of, info_data)
-from server import PATIENCE, Platterd, served, strace
+from server import PATIENCE, Platterd, served, strace, until
+from usage import descriptors, resident
 from way import every_way
 
 MiB = 1 << 20
@@ -47,22 +48,6 @@ def works(client):
     if client.flags & BLOCK_STATUS_PAYLOAD:
         assert client.block_status(0, 4096, contexts=[client.context])
     client.zero(4096, 512)
-
-
-def memory_of(pid):
-    with open("/proc/%d/status" % pid) as f:
-        return int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) << 10
-
-
-def descriptors_of(pid):
-    return len(os.listdir("/proc/%d/fd" % pid))
-
-
-def until(condition):
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < 10 * PATIENCE
-        time.sleep(0.01)
 
 
 def gets(client, name):
@@ -161,7 +146,7 @@ def an_option_of_up_to_one_mebibyte_is_skipped(way):
 def an_option_of_four_gibibytes_ends_the_connection_at_once(way):
     with way.serve(**DISK) as s:
         for option in (OPT_INFO, OPT_LIST, OPT_ABORT, 30583):
-            memory = memory_of(s.pid)
+            memory = resident(s)
             c = way.greet(s)
             c.send_option(option, length=0xFFFFFFFF)
             sent = 0
@@ -172,7 +157,7 @@ def an_option_of_four_gibibytes_ends_the_connection_at_once(way):
             except (ConnectionError, ssl.SSLError):
                 pass
             assert sent < 64 * MiB
-            assert memory_of(s.pid) - memory < 8 * MiB
+            assert resident(s) - memory < 8 * MiB
             with way.connect(s) as other:
                 works(other)
 
@@ -293,14 +278,14 @@ def abort_ignores_data(way):
 @every_way(on=[Platterd])
 def who_leaves_while_haggling_is_no_error_in_the_log(way):
     with way.serve(**DISK) as s:
-        baseline = descriptors_of(s.pid)
+        baseline = descriptors(s)
         way.greet(s).must(OPT_ABORT)
         for data in (b"", b"IHAVE", b"IHAVEOPT" + struct.pack(">II", OPT_LIST, 100) + b"some"):
             c = way.greet(s)
             c.socket.sendall(data)
             c.socket.close()
         Client(s.address).socket.close()
-        until(lambda: descriptors_of(s.pid) == baseline)
+        until(lambda: descriptors(s) == baseline, seconds=10)
         assert not re.search("(error|warning): ", s.said()), s.said()
 
 
@@ -486,15 +471,15 @@ def info_does_not_use_an_export(way):
     with way.serve(args=export("disk", access="exclusive")) as s:
         with way.greet(s) as looks:
             looks.info("disk")
-            descriptors = descriptors_of(s.pid)
+            before = descriptors(s)
             for _ in range(200):
                 looks.info("disk")
-            assert descriptors_of(s.pid) <= descriptors
+            assert descriptors(s) <= before
             with way.connect(s, "disk") as uses:
                 works(uses)
                 looks.info("disk")
                 assert looks.refusal(OPT_GO, info_data("disk")) == ERR_POLICY
-            until(lambda: gets(looks, "disk"))
+            until(lambda: gets(looks, "disk"), seconds=10)
             works(looks)
 
 

@@ -5,6 +5,7 @@
 
 import concurrent.futures
 import errno
+import functools
 import os
 import random
 import re
@@ -27,6 +28,7 @@ import tap
 from tap import main
 
 PLATTERD = server.PLATTERD
+until = functools.partial(server.until, seconds=10)
 
 
 def alone(case):
@@ -46,15 +48,6 @@ def refused(*words, **how):
     lines = said.splitlines()
     assert lines and all(line.startswith("platterd: ") for line in lines), said
     return said
-
-
-def until(what, *arguments):
-    """Waits until it is true, and returns it."""
-    end = time.monotonic() + 10 * server.PATIENCE
-    while not (found := what(*arguments)):
-        assert time.monotonic() < end, "this did not become true: %s" % what
-        time.sleep(0.01)
-    return found
 
 
 def address_of(uri):
@@ -378,7 +371,7 @@ def in_the_background_it_serves_when_the_command_returns(s):
         assert {os.readlink("/proc/%d/fd/%d" % (pid, fd)) for fd in range(3)} == {"/dev/null"}
     finally:
         os.kill(pid, signal.SIGTERM)
-    until(is_gone, pid)
+    until(lambda: is_gone(pid))
     assert not os.path.exists(s.path("pid"))
 
 
@@ -399,7 +392,7 @@ def started_without_any_stream_it_serves(s):
         assert size_at("nbd+unix:///?socket=" + s.path("sock")) == 1 << 20
     finally:
         os.kill(pid, signal.SIGTERM)
-    until(is_gone, pid)
+    until(lambda: is_gone(pid))
 
 
 @alone
@@ -468,7 +461,7 @@ def a_command_ends_with_the_server(s):
     pid, path = p.stdout.readline().split()
     p.send_signal(signal.SIGTERM)
     assert p.wait(20) == 0
-    until(is_gone, int(pid))
+    until(lambda: is_gone(int(pid)))
     until(lambda: not os.path.exists(os.path.dirname(path)))
 
 
@@ -479,7 +472,7 @@ def a_server_that_is_killed_takes_its_command_along(s):
     pid, path = p.stdout.readline().split()
     p.kill()
     p.wait()
-    until(is_gone, int(pid))
+    until(lambda: is_gone(int(pid)))
     until(lambda: not os.path.exists(os.path.dirname(path)))
 
 

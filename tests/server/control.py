@@ -24,19 +24,13 @@ import ctl
 import nbdraw
 import tap
 from nbdraw import CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FUA
+from server import until
+from usage import descriptors
 
 KiB, MiB = 1 << 10, 1 << 20
 LINE_MAX = 64 * KiB
 COMMANDS = {"help", "version", "exports", "connections", "targets", "metrics", "reload", "resize",
             "retire", "disconnect", "stop"}
-
-
-def until(condition, what):
-    """Waits for what comes by itself."""
-    end = time.monotonic() + ctl.PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "never: " + what
-        time.sleep(0.01)
 
 
 def error_of(client, *call):
@@ -458,10 +452,6 @@ def requests_may_come_in_pieces_and_together(server):
 
 
 # ---- clients in the way --------------------------------------------------------------------------
-
-
-def descriptors(s):
-    return len(os.listdir("/proc/%d/fd" % s.pid))
 
 
 @ctl.served

@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 import nbdraw
 import server
+from server import until
 from tap import main
 
 MiB = 1 << 20
@@ -56,15 +57,6 @@ def refusal(address, name):
         return ""
 
 
-def until(what, *arguments):
-    """Waits until it is true, and returns it."""
-    end = time.monotonic() + 20 * server.PATIENCE
-    while not (found := what(*arguments)):
-        assert time.monotonic() < end, "this did not become true: %s" % what
-        time.sleep(0.01)
-    return found
-
-
 def connect_if(address, name, wanted=lambda c: True):
     """A connection, if it may be had and is as wanted; or None."""
     try:
@@ -91,7 +83,7 @@ def an_exclusive_export_is_for_one_at_a_time(server):
             assert "one client at a time" in refusal(s.address, "disk")
             assert refusal(s.address, "other") == ""
             c.write(0, b"x" * 512)
-        until(connect_if, s.address, "disk").close()
+        until(lambda: connect_if(s.address, "disk")).close()
 
 
 @alone
@@ -121,7 +113,7 @@ def of_an_export_for_a_single_writer_the_others_are_readers(server):
                                          (reader.write, 0, b"r" * 512, nbdraw.FUA)):
                     assert nbdraw.error_of(call, *arguments) in ("EPERM", "EINVAL"), call
                 assert writer.read(0, 512) == b"w" * 512
-        with until(connect_if, s.address, "disk", writable) as next_writer:
+        with until(lambda: connect_if(s.address, "disk", writable)) as next_writer:
             next_writer.write(0, b"n" * 512)
 
 
@@ -165,7 +157,7 @@ def assert_stale_writes_are_over(server, access, **how):
         cut_writer(s, "disk")
         early = connect_if(s.address, "disk", writable)
         assert early is None, "the next writer is let in while writes are in flight"
-        with until(connect_if, s.address, "disk", writable) as c:
+        with until(lambda: connect_if(s.address, "disk", writable)) as c:
             seen = look(c)
             assert seen[IN_FLIGHT] == 0, "a part of a payload was written"
             assert set(seen) <= {0, ord("o")}
@@ -195,7 +187,7 @@ def a_reader_beside_a_cut_writer_stays_a_reader(server):
         cut_writer(s, "one")
         with nbdraw.connect(s.address, "one") as c:
             assert not writable(c)
-            until(connect_if, s.address, "one", writable).close()
+            until(lambda: connect_if(s.address, "one", writable)).close()
             assert nbdraw.error_of(c.write, 0, b"x" * 512) == "EPERM"
 
 
@@ -208,7 +200,7 @@ def an_export_has_as_many_connections_as_it_allows(server):
             assert "max-connections=2" in refusal(s.address, "disk")
             assert refusal(s.address, "other") == ""
             assert a.read(0, 512) == bytes(512)
-        until(connect_if, s.address, "disk").close()
+        until(lambda: connect_if(s.address, "disk")).close()
 
 
 def is_turned_away(address, source=None):
@@ -383,7 +375,7 @@ def an_export_that_failed_is_repaired_by_a_reload(server):
         until(lambda: "reload: 1 exports" in s.said())
         # By the reload, or by the first who asks when the last client has left the old one. The
         # fault is told to come once in each life.
-        with until(connect_if, s.address, "disk") as c:
+        with until(lambda: connect_if(s.address, "disk")) as c:
             assert s.said().count("export %s: %d bytes" % (image, MiB)) == 2, s.said()
             assert c.read(0, 512) == b"1" * 512
             assert nbdraw.error_of(c.flush) == "EIO"

@@ -24,9 +24,9 @@ import tap
 from nbdraw import (CMD_DISC, CMD_READ, CMD_WRITE, FUA, OPT_ABORT, OPT_GO, OPT_INFO, OPT_LIST,
                     OPT_STARTTLS, OPT_STRUCTURED_REPLY, REP_ACK, REP_ERROR)
 from rude import is_open, many_files, never_reads, raw, request, stops_in_a_write, stuck_in_tls
-from server import PATIENCE, PRELOAD, Platterd
+from server import PATIENCE, PRELOAD, Platterd, until
 from server import served as served_by
-from usage import cpu_seconds, descriptors, resident, wait_until
+from usage import cpu_seconds, descriptors, resident
 
 MiB = 1 << 20
 ESHUTDOWN = 108
@@ -48,7 +48,7 @@ def is_well(s, seconds=2):
 
 def returns_to(s, baseline):
     """The server has given up what it held for clients that have gone."""
-    wait_until(lambda: descriptors(s) <= baseline)
+    until(lambda: descriptors(s) <= baseline)
 
 
 # ---- the handshake
@@ -282,7 +282,7 @@ def no_more_clients_than_allowed_are_let_in(server):
         for c in clients:
             assert c.read(0, 512) == bytes(512)
         clients.pop().close()
-        wait_until(lambda: not is_refused(s.address))
+        until(lambda: not is_refused(s.address))
         for c in clients:
             c.close()
 
@@ -374,7 +374,7 @@ def memory_goes_back_when_the_last_client_has_left(server):
         for _ in range(3):
             assert len(c.read(0, 32 * MiB)) == 32 * MiB
         c.close()
-        wait_until(lambda: resident(s) - before < 4 * MiB)
+        until(lambda: resident(s) - before < 4 * MiB)
 
 
 @served
@@ -387,7 +387,7 @@ def who_pauses_and_reads_on_gets_every_answer(server):
         time.sleep(1)
         is_well(s)
         for _ in range(1000):
-            wait_until(lambda: c.waiting)
+            until(lambda: c.waiting)
             assert c.receive().check().data == b"\x5a" * 65536
         writer.join()
         c.close()
@@ -476,7 +476,7 @@ def sends_on_though_it_takes_no_answer(address, offset, length):
             c.socket.close()
 
 
-def until(end, repeat, *args):
+def repeat_until(end, repeat, *args):
     while time.monotonic() < end:
         repeat(*args)
 
@@ -488,7 +488,7 @@ def what_one_sends_is_never_taken_for_what_another_does(server):
     image = server.image(4 * MiB)
     with server(image, cache="none", args=["--loops", "1"]) as s:
         end = time.monotonic() + 3
-        hostile = [threading.Thread(target=until, args=(
+        hostile = [threading.Thread(target=repeat_until, args=(
             end, sends_on_though_it_takes_no_answer, s.address, 2 * MiB, size))
                    for _ in range(3)]
         for t in hostile:
@@ -521,7 +521,7 @@ def a_peer_that_vanished_is_noticed(server):
             tap.skip("the kernel has no TCP_REPAIR: %s" % e)
         c.socket.close()
         assert is_refused(s.address)
-        wait_until(lambda: not is_refused(s.address), 180)
+        until(lambda: not is_refused(s.address), seconds=180)
 
 
 # ---- the end

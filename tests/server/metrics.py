@@ -16,6 +16,8 @@ import ctl
 import nbdraw
 import tap
 from nbdraw import CMD_READ, CMD_WRITE, FUA
+from server import until
+from usage import descriptors
 
 KiB, MiB = 1 << 10, 1 << 20
 MEMORY = ["--export", "name=a,driver=memory,size=1M"]
@@ -317,10 +319,6 @@ def metrics_are_served_over_tcp(server):
         assert str(port) in said, said
 
 
-def descriptors(s):
-    return len(os.listdir("/proc/%d/fd" % s.pid))
-
-
 @ctl.served
 def http_clients_are_bounded_and_in_nobodys_way(server):
     with server(args=MEMORY) as s, nbdraw.connect(s.address, "a") as c:
@@ -339,10 +337,7 @@ def http_clients_are_bounded_and_in_nobodys_way(server):
         assert descriptors(s) <= before + 40
         for h in crowd:
             h.close()
-        end = time.monotonic() + ctl.PATIENCE_S
-        while descriptors(s) != before:
-            assert time.monotonic() < end, "they are not forgotten"
-            time.sleep(0.01)
+        until(lambda: descriptors(s) == before, "they are forgotten")
         assert parse(s.page())
 
 

@@ -14,13 +14,12 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-import liar
 import pki
 import tap
-from liar import ALLOCATION, CHUNK_DATA, CHUNK_DONE, Gone, Liar
-from nbdraw import CHUNK_HOLE, CHUNK_STATUS, CMD_WRITE_ZEROES, OPT_LIST, REP_ACK, REP_INFO
+from liar import ALLOCATION, CHUNK_DONE, Gone, Liar
+from nbdraw import CHUNK_HOLE, CHUNK_STATUS, OPT_LIST, REP_ACK, REP_INFO
 from peers import NbdkitMemory, QemuNbd
-from server import BUILD, FRONT_ENDS, PATIENCE, Nbdkit, Platterd, served
+from server import BUILD, PATIENCE, Nbdkit, Platterd, served
 
 MiB, GiB = 1 << 20, 1 << 30
 PLATTER = os.path.join(BUILD, "platter")

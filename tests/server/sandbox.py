@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import mounts
@@ -21,8 +20,8 @@ import nbdraw
 import pki
 import tap
 from nbdraw import FUA, NO_HOLE
-from server import BUILD, COUNTS, PATIENCE, PLATTERD, PRELOAD, SOURCE, Platterd, strace
-from server import served as served_by
+from server import BUILD, COUNTS, PLATTERD, PRELOAD, SOURCE, Platterd, strace
+from server import served as served_by, until
 
 MiB = 1 << 20
 served = functools.partial(served_by, on=[Platterd])
@@ -49,13 +48,6 @@ def statuses(pid):
         with open(path) as f:
             found.append(dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line))
     return found
-
-
-def wait_until(condition):
-    end = time.monotonic() + 20 * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it has not come"
-        time.sleep(0.01)
 
 
 def use(address, name="", size=None):
@@ -87,7 +79,7 @@ def reload(s):
     """By SIGHUP; returns what the server then says, up to its verdict."""
     before = len(s.said())
     os.kill(s.pid, signal.SIGHUP)
-    wait_until(lambda: "reload:" in s.said()[before:])
+    until(lambda: "reload:" in s.said()[before:])
     return s.said()[before:]
 
 

@@ -16,6 +16,7 @@ import iscsiraw
 import nbdraw
 import server as servers
 import tap
+from server import until
 
 KiB, MiB = 1 << 10, 1 << 20
 IQN = "iqn.2026-11.org.example:"
@@ -23,14 +24,6 @@ DISKS, TAPES = IQN + "disks", IQN + "tapes"
 ALICE, BOB = IQN + "alice", IQN + "bob"
 NOT_FOUND, FORBIDDEN = 0x0203, 0x0202
 LUNS_CHANGED, CAPACITY_CHANGED, NO_SUCH_UNIT = "6/3f0e", "6/2a09", "5/2500"
-
-
-def until(condition, what):
-    """Waits for what comes by itself."""
-    end = time.monotonic() + ctl.PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "never: " + what
-        time.sleep(0.01)
 
 
 # ---- configurations ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import time
@@ -22,10 +21,12 @@ import nbdraw
 import pki
 import tap
 from nbdraw import CMD_WRITE, OPT_STARTTLS, Client, Closed
-from server import PATIENCE, PRELOAD, SOURCE, VALGRIND, Platterd, served as served_by
+from server import PATIENCE, PRELOAD, SOURCE, VALGRIND, Platterd, served as served_by, until
+from usage import descriptors
 
 DISK = {"driver": "memory", "size": "1M"}
 served = functools.partial(served_by, on=[Platterd])
+until = functools.partial(until, seconds=10)
 
 
 def certificates(server):
@@ -53,21 +54,10 @@ def is_refused(s, tls, name=""):
     raise AssertionError("served: %s" % tls)
 
 
-def wait_for(condition, what):
-    end = time.monotonic() + 10 * PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
-
-
 def says(s, *parts):
     """Until one line of the log has all parts."""
-    wait_for(lambda: any(all(p in line for p in parts) for line in s.said().splitlines()),
-             "not said: %s; but %s" % (parts, s.said()))
-
-
-def descriptors(s):
-    return len(os.listdir("/proc/%d/fd" % s.pid))
+    until(lambda: any(all(p in line for p in parts) for line in s.said().splitlines()),
+          "said: %s; but %s" % (parts, s.said()))
 
 
 def ticks(s):
@@ -194,7 +184,7 @@ def who_changes_keys_for_ever_is_shown_out(server):
                 raise AssertionError("still served")
             c.socket.close()
             works(other)
-        wait_for(lambda: descriptors(s) == before, "descriptors are left")
+        until(lambda: descriptors(s) == before, "no descriptors are left")
         says(s, "TLS: ", "handshake packets")
 
 
@@ -281,7 +271,7 @@ def a_client_that_vanishes_leaves_no_work_behind(server):
                     c = nbdraw.connect(s.address, tls=client)
                     how(c)
                     end(c)
-            wait_for(lambda: descriptors(s) == baseline, "descriptors are left")
+            until(lambda: descriptors(s) == baseline, "no descriptors are left")
             is_idle(s)
             come(s, client)
 
@@ -294,11 +284,11 @@ def a_client_that_is_killed_leaves_no_work_behind(server):
         baseline = descriptors(s)
         copy = subprocess.Popen(["sh", "-c", "exec nbdcopy '%s' - | sleep 60" % uri],
                                 start_new_session=True, stderr=subprocess.DEVNULL)
-        wait_for(lambda: descriptors(s) > baseline, "nobody came")
+        until(lambda: descriptors(s) > baseline, "somebody came")
         time.sleep(0.2)
         os.killpg(copy.pid, signal.SIGKILL)
         copy.wait()
-        wait_for(lambda: descriptors(s) == baseline, "descriptors are left")
+        until(lambda: descriptors(s) == baseline, "no descriptors are left")
         is_idle(s)
 
 
@@ -331,11 +321,11 @@ def many_failing_handshakes_leave_nothing_behind(server):
         come(s, at("client"))
         for i in range(100):        # what the allocator keeps for the next ones
             fail(i)
-        wait_for(lambda: descriptors(s) == before, "descriptors are left")
+        until(lambda: descriptors(s) == before, "no descriptors are left")
         grown = resident(s)
         for i in range(100):
             fail(i)
-        wait_for(lambda: descriptors(s) == before, "descriptors are left")
+        until(lambda: descriptors(s) == before, "no descriptors are left")
         # A sanitizer keeps what was freed, and finds leaks by itself.
         growth = resident(s) - grown
         assert PRELOAD or VALGRIND or growth < 1 << 20, "grew by %d bytes" % growth
@@ -617,7 +607,7 @@ def hang_up(s):
     """SIGHUP, and what the server says to it."""
     before = s.said().count("reload: ")
     os.kill(s.pid, signal.SIGHUP)
-    wait_for(lambda: s.said().count("reload: ") > before, "no reload")
+    until(lambda: s.said().count("reload: ") > before, "a reload")
 
 
 @served

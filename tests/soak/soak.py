@@ -30,7 +30,7 @@ import usage
 from model import Model
 from nbdraw import (CMD_BLOCK_STATUS, CMD_CACHE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
                     CMD_WRITE_ZEROES, FUA)
-from server import PRELOAD, Nbdkit, served
+from server import PRELOAD, Nbdkit, served, until
 
 KiB, MiB = 1 << 10, 1 << 20
 SIZE, BLOCK = 2 * MiB, 512
@@ -257,7 +257,7 @@ def counted(s, clients):
                         if op["count"]}
 
             with contextlib.suppress(AssertionError):
-                usage.wait_until(lambda: told() == dict(client.done), 5)
+                until(lambda: told() == dict(client.done), seconds=5)
             assert told() == dict(client.done), (name, told(), dict(client.done))
             assert not any(sum(op["errors"].values())
                            for op in o.export(name)["operations"].values()), name
