@@ -85,7 +85,6 @@ struct iscsi_task {
 
 	/* Memory: of all, and, while that is not there, of what comes unasked. */
 	struct room_wish wish, early;
-	uint64_t held, held_early; /* bytes, 0: none */
 	bool wanting;
 
 	/* The answer, as far as it has been put together */
@@ -308,8 +307,7 @@ void iscsi_reject(struct iscsi_conn *c, const uint8_t *bhs, enum iscsi_reject re
 /* ---- data.c ---------------------------------------------------------------------- */
 
 /* At once, or not at all. */
-bool iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held,
-		      uint64_t length);
+bool iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t length);
 /* All that t has. */
 void iscsi_memory_give(struct iscsi_task *t);
 /* There may be memory for those that wait. */

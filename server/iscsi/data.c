@@ -27,37 +27,30 @@
 /* ---- memory ---------------------------------------------------------------------- */
 
 bool
-iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held, uint64_t length)
+iscsi_memory_try(struct iscsi_conn *c, struct room_wish *wish, uint64_t length)
 {
 	*wish = (struct room_wish){ .share = &c->share, .length = length, .arriving = true };
 	if (!room_take(c->worker->room, wish, iscsi_conn_moved(c))) {
 		room_forget(c->worker->room, wish);
 		return false;
 	}
-	*held = length;
 	return true;
-}
-
-static void
-memory_give(struct iscsi_conn *c, struct room_wish *wish, uint64_t *held)
-{
-	if (*held == 0)
-		return;
-	*held = 0;
-	room_give(c->worker->room, wish);
 }
 
 static void
 early_give(struct iscsi_task *t)
 {
-	t->conn->held_early -= t->held_early;
-	memory_give(t->conn, &t->early, &t->held_early);
+	if (t->early.memory == NULL)
+		return;
+	t->conn->held_early -= t->early.length;
+	room_give(t->conn->worker->room, &t->early);
 }
 
 void
 iscsi_memory_give(struct iscsi_task *t)
 {
-	memory_give(t->conn, &t->wish, &t->held);
+	if (t->wish.memory != NULL)
+		room_give(t->conn->worker->room, &t->wish);
 	early_give(t);
 }
 
@@ -114,7 +107,7 @@ early_refuse(struct iscsi_conn *c)
 	struct iscsi_task *t = c->wanting.first;
 
 	while (t != NULL) {
-		if (t->held_early == 0) {
+		if (t->early.memory == NULL) {
 			t = t->next;
 			continue;
 		}
@@ -128,7 +121,7 @@ static void
 memory_came(struct iscsi_task *t)
 {
 	t->cmd.memory = t->wish.memory;
-	if (t->held_early > 0) {
+	if (t->early.memory != NULL) {
 		uint64_t n = t->arrived < t->cmd.transfer_out ? t->arrived : t->cmd.transfer_out;
 
 		memcpy(t->wish.memory, t->early.memory, n);
@@ -143,10 +136,7 @@ memory_came(struct iscsi_task *t)
 static void
 memory_granted(struct room_wish *wish)
 {
-	struct iscsi_task *t = ISCSI_TASK_OF(wish, wish);
-
-	t->held = wish->length;
-	iscsi_conn_pump(t->conn);
+	iscsi_conn_pump(ISCSI_TASK_OF(wish, wish)->conn);
 }
 
 void
@@ -159,9 +149,9 @@ iscsi_tasks_go_on(struct iscsi_conn *c)
 		uint64_t held = room_held(&c->share) - c->held_early;
 		bool waits = t->wish.waiting;
 
-		if (t->receiving && t->held_early > 0)
+		if (t->receiving && t->early.memory != NULL)
 			return; /* more comes to where it is now */
-		if (t->held == 0) {
+		if (t->wish.memory == NULL) {
 			if (held > 0 && held + t->wish.length > ISCSI_HOLD_MAX)
 				return;
 			if (!room_take(c->worker->room, &t->wish, iscsi_conn_moved(c))) {
@@ -169,7 +159,6 @@ iscsi_tasks_go_on(struct iscsi_conn *c)
 					early_refuse(c);
 				return;
 			}
-			t->held = t->wish.length;
 		}
 		iscsi_queue_take(&c->wanting);
 		t->wanting = false;
@@ -317,10 +306,11 @@ static void
 place_data(struct iscsi_conn *c, struct iscsi_task *t)
 {
 	struct iscsi_incoming *in = &c->in;
-	uint64_t end = t->held > 0 ? t->cmd.transfer_out : t->held_early;
-	uint8_t *memory = t->held > 0 ? t->wish.memory : t->early.memory;
+	bool whole = t->wish.memory != NULL;
+	uint64_t end = whole ? t->cmd.transfer_out : t->early.length;
+	uint8_t *memory = whole ? t->wish.memory : t->early.memory;
 
-	if (t->ended || t->arrived >= end)
+	if (t->ended || memory == NULL || t->arrived >= end)
 		return; /* nobody wants it */
 	in->to = memory + t->arrived;
 	in->place = in->left < end - t->arrived ? in->left : (uint32_t)(end - t->arrived);
@@ -372,7 +362,7 @@ iscsi_data_arrived(struct iscsi_task *t, uint32_t length, bool final)
 		t->arrived += length;
 	if (final)
 		sequence_over(t);
-	if (t->asks && t->held > 0)
+	if (t->asks && t->wish.memory != NULL)
 		gather_on(t);
 }
 
@@ -382,11 +372,11 @@ iscsi_data_arrived(struct iscsi_task *t, uint32_t length, bool final)
 static bool
 early_try(struct iscsi_task *t)
 {
-	if (t->held_early > 0)
+	if (t->early.memory != NULL)
 		return true;
-	if (!iscsi_memory_try(t->conn, &t->early, &t->held_early, t->sequence_end))
+	if (!iscsi_memory_try(t->conn, &t->early, t->sequence_end))
 		return false;
-	t->conn->held_early += t->held_early;
+	t->conn->held_early += t->early.length;
 	return true;
 }
 
@@ -407,7 +397,7 @@ iscsi_task_place(struct iscsi_conn *c)
 		return true;
 	if (!t->held_back && (!t->asks || t->cmd.transfer_out == 0))
 		return true; /* no such command takes data */
-	if (t->held == 0) {
+	if (t->wish.memory == NULL) {
 		/* Whoever waits for the worker's memory does so without holding any. */
 		bool early = t->held_back || !c->wanting.first->wish.waiting;
 

@@ -637,7 +637,7 @@ nop_read(struct iscsi_conn *c, struct iscsi_task *t)
 {
 	uint32_t n = c->in.left < c->agreed.max_send ? c->in.left : c->agreed.max_send;
 
-	if (n == 0 || !iscsi_memory_try(c, &t->wish, &t->held, n))
+	if (n == 0 || !iscsi_memory_try(c, &t->wish, n))
 		return; /* without memory it goes without data */
 	t->ping_length = n;
 	c->in.to = t->wish.memory;
