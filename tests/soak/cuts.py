@@ -34,6 +34,15 @@ TOGETHER = 8            # cuts by one process that is killed
 usage.malloc_keeps_little()
 
 
+@contextlib.contextmanager
+def waiting_is_halfway(client):
+    """Together those that never read may hold all the memory there is for such: then the next one
+    waits with what it sends, longer than it has to."""
+    client.socket.settimeout(2 * PATIENCE)
+    with contextlib.suppress(TimeoutError):
+        yield
+
+
 # ---- NBD
 
 class Nbd:
@@ -90,7 +99,8 @@ class OverNbd:
     def halfway(self, s, rng):
         """A client in the midst of something; what it sends no more is missing."""
         client = self.connect(s, rng)
-        client.stop_halfway(self.folder, self.reads)
+        with waiting_is_halfway(client):
+            client.stop_halfway(self.folder, self.reads)
         return client.socket
 
 
@@ -171,7 +181,8 @@ class OverIscsi:
         if rng.random() < 0.25:
             return self.in_login(s, rng)
         client = self.connect(s, rng)
-        client.stop_halfway()
+        with waiting_is_halfway(client):
+            client.stop_halfway()
         return client.socket
 
     @staticmethod
