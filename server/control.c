@@ -13,6 +13,7 @@
 
 #include "catalog.h"
 #include "clients.h"
+#include "json-text.h"
 #include "listener.h"
 #include "metrics.h"
 #include "snapshot.h"
@@ -639,7 +640,7 @@ error_json(const struct pl_error *err)
 static char *
 line_of(json_t *answer)
 {
-	char *text = json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION(12)), *line = NULL;
+	char *text = json_text(answer, JSON_COMPACT | JSON_REAL_PRECISION(12)), *line = NULL;
 
 	json_decref(answer);
 	if (text != NULL && asprintf(&line, "%s\n", text) == -1)

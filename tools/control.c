@@ -1,5 +1,6 @@
 /* control.c - platter control: one command to a running server, and its answer. */
 #include "control.h"
+#include "json-text.h"
 
 #include "tools.h"
 
@@ -49,7 +50,7 @@ control_open(const char *path)
 int
 control_send(FILE *f, const json_t *request)
 {
-	char *text = json_dumps(request, JSON_COMPACT);
+	char *text = json_text(request, JSON_COMPACT);
 	size_t length = text != NULL ? strlen(text) : 0, sent = 0;
 	ssize_t n = 0;
 

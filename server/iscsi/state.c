@@ -14,6 +14,8 @@
  */
 #include "state.h"
 
+#include "../json-text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -304,7 +306,7 @@ text_of(const struct state_unit *unit)
 	root = unit->saved != NULL
 		       ? json_pack("{s:s, s:s}", "uuid", uuid, "reservations", unit->saved)
 		       : json_pack("{s:s}", "uuid", uuid);
-	text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
+	text = root != NULL ? json_text(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
 	return text;
 }
