@@ -26,7 +26,7 @@ import tempfile
 import traceback
 
 LIMIT_S, SLOW_LIMIT_S = 60, 600
-EXIT_SKIPPED = 77
+EXIT_SKIPPED, EXIT_DONE = 77, 78    # a case ends with 0 when something in it exits
 
 _cases = []
 
@@ -79,7 +79,7 @@ def _run_in_child(case, limit, output, skip_reason):
     status = 1
     try:
         case()
-        status = 0
+        status = EXIT_DONE
     except _Skip as why:
         skip_reason.write(str(why).encode())
         skip_reason.flush()
@@ -109,9 +109,11 @@ def _run(case):
         print(f"# not finished after {limit} seconds")
     elif code < 0:
         print("# killed:", signal.strsignal(-code))
+    elif code == 0:
+        print("# it ended before its end")
     if code == EXIT_SKIPPED and reason:
         return "skipped", reason
-    return "passed" if code == 0 else "failed", ""
+    return "passed" if code == EXIT_DONE else "failed", ""
 
 
 def main():

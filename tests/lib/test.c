@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum { LIMIT_S = 60, SLOW_LIMIT_S = 600 };
-enum { EXIT_SKIPPED = 77 };
+enum { EXIT_SKIPPED = 77, EXIT_DONE = 78 }; /* a case ends with 0 when something in it exits */
 
 enum outcome { PASSED, SKIPPED, FAILED, OUTCOMES };
 
@@ -240,7 +240,7 @@ run_case(const struct test_case *t)
 		if (chdir(scratch) != 0)
 			test_fail(__FILE__, __LINE__, "%s: %s", scratch, strerror(errno));
 		t->run();
-		exit(0); /* not _exit: leaks are looked for on the way out */
+		exit(EXIT_DONE); /* not _exit: leaks are looked for on the way out */
 	}
 	if (pid == -1 || waitpid(pid, &status, 0) != pid) {
 		printf("# fork and wait: %s\n", strerror(errno));
@@ -259,7 +259,9 @@ run_case(const struct test_case *t)
 	}
 	if (WEXITSTATUS(status) == EXIT_SKIPPED && skip_reason[0] != '\0')
 		return SKIPPED;
-	return WEXITSTATUS(status) == 0 ? PASSED : FAILED;
+	if (WEXITSTATUS(status) == 0)
+		printf("# it ended before its end\n");
+	return WEXITSTATUS(status) == EXIT_DONE ? PASSED : FAILED;
 }
 
 static bool
