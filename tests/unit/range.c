@@ -1,5 +1,8 @@
 /* range.c - who changes part of a block has it to himself, and nobody waits for ever. */
+#include "range.h"
+
 #include "fixture.h"
+#include "loop.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -111,6 +114,46 @@ TEST(thousands_who_wait_are_served_in_time)
 	for (unsigned i = 0; i < COUNT; i++)
 		batch_submit(&b, PL_WRITE, 0, i % (COUNT / 2) * 4096 + 7, sizeof data, data);
 	batch_end(&b);
+	fixture_close(&f);
+}
+
+static unsigned granted;
+
+static void
+is_granted(struct pl_request *req)
+{
+	(void)req;
+	granted++;
+}
+
+/* Otherwise those who share a range could keep it from one who wants it alone for ever. */
+TEST(nobody_overtakes_one_who_waits_for_what_overlaps)
+{
+	struct pl_request holder, first, second, elsewhere;
+	struct pl_request *all[] = { &holder, &first, &second, &elsewhere };
+	struct pl_ranges r = { 0 };
+	struct fixture f;
+
+	fixture_open(&f, RING, "driver=memory", "size=1M");
+	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+		*all[i] = (struct pl_request){ .channel = f.ch };
+	pl_ranges_init(&r);
+	assert_true(pl_ranges_take(&r, &holder, 0, 10, PL_RANGE_PAST, is_granted));
+	assert_true(!pl_ranges_take(&r, &first, 5, 20, PL_RANGE_ALONE, is_granted));
+	assert_true(!pl_ranges_take(&r, &second, 15, 30, PL_RANGE_SHARED, is_granted));
+	assert_true(pl_ranges_take(&r, &elsewhere, 20, 30, PL_RANGE_SHARED, is_granted));
+
+	pl_ranges_give(&r, &holder);
+	while (granted < 1)
+		pl_loop_turn(f.loop);
+	assert_true(first.range.held && !second.range.held);
+	pl_ranges_give(&r, &first);
+	while (granted < 2)
+		pl_loop_turn(f.loop);
+	assert_true(second.range.held);
+	pl_ranges_give(&r, &second);
+	pl_ranges_give(&r, &elsewhere);
+	pl_ranges_destroy(&r);
 	fixture_close(&f);
 }
 
