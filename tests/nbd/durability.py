@@ -195,6 +195,32 @@ def writethrough_and_directsync_make_every_write_stable(server):
 
 
 @served(on=[Nbdkit])
+def what_is_past_the_last_block_of_an_image_is_stable_too(server):
+    """Direct I/O cannot write it, so it takes another way."""
+    for mode in ("none", "directsync"):
+        with Trace(server, server.image(MiB + 100, fill=0xEE), cache=mode, fua="native") as t, \
+                nbdraw.connect(t.server.address) as c:
+            c.flush()
+            c.write(MiB, b"x" * 100, FUA)
+            c.write(MiB + 99, b"x", FUA)
+            c.write(MiB - BLOCK, b"x" * (BLOCK + 100), FUA)
+        for writes, syncs, reply in t.requests(3):
+            assert_stable(writes, reply, syncs)
+
+
+@served(on=[Nbdkit])
+def a_sync_is_of_what_has_been_open_since_the_start(server):
+    """Of a write that was lost the kernel may say nothing to whoever opens the file later."""
+    with Trace(server, server.image(MiB, fill=0xEE), cache="writeback") as t, \
+            nbdraw.connect(t.server.address) as a, nbdraw.connect(t.server.address) as b:
+        a.flush()
+        a.write(0, b"x" * BLOCK)
+        a.flush()
+        b.flush()
+    assert len({s.text.partition("<")[0] for s in t.syncs}) == 1, t.syncs
+
+
+@served(on=[Nbdkit])
 def a_sync_covers_what_other_connections_wrote(server):
     """MULTI_CONN: written on one connection, flushed on another."""
     with Trace(server, server.image(MiB, fill=0xEE), cache="writeback") as t, \
