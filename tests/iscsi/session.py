@@ -198,6 +198,25 @@ def more_data_than_the_command_wants_is_thrown_away(factory):
 
 
 @on_platterd
+def more_data_than_one_command_wants_is_no_part_of_another(factory):
+    """Their memory may lie side by side, and the disk be slow to take it."""
+    with serving(factory, driver="fault", over="memory", kind="write", length=512, fault="delay",
+                 delay="500ms") as s, s.connect({"InitialR2T": "No"}) as c:
+        is_well(c)
+        more = c.command(write(0, 1), dout=b"a" * 32 * KiB, first=512, unsolicited=0,
+                         flags=WRITE | 1)
+        others = [c.command(write(8 * n, 8), dout=b"b" * 4096, first=2048, unsolicited=0,
+                            flags=WRITE | 1) for n in range(1, 8)]
+        for n in range(7):
+            c.data_out(more, 512 + n * 4096, b"a" * 4096, data_sn=n, final=n == 6)
+        for other in others:
+            c.data_out(other, 2048, b"b" * 2048)
+        for itt in [more, *others]:
+            c.finish(itt).check()
+        assert content(c, 0, 1) == b"a" * 512 and content(c, 8, 56) == b"b" * 28 * KiB
+
+
+@on_platterd
 def many_writes_at_once_go_their_ways(factory):
     with serving(factory, "64M") as s, s.connect({"MaxOutstandingR2T": 4}) as c:
         data = [random.randbytes(256 * KiB) for _ in range(64)]
@@ -329,6 +348,30 @@ def data_for_nobody_is_thrown_away(factory):
         c.data_out(0x1234, 0, b"x" * 4096, ttt=0x7fff)   # there never was such a one
         assert rejection(c)[0] == INVALID
         is_well(c)
+
+
+@on_platterd
+def data_for_one_that_has_ended_is_no_part_of_the_next(factory):
+    """Which has its place, but not its tag."""
+    with serving(factory) as s, s.connect({"ImmediateData": "No"}) as c:
+        c.answer_r2ts = False
+
+        def begin(data):
+            itt = c.command(write(0, 8), dout=data, first=0, unsolicited=0)
+            while not c.tasks[itt].r2ts:
+                c.receive()
+            return itt, *c.tasks[itt].r2ts
+        itt, old = begin(b"." * 4096)
+        c.answer_r2t(c.tasks[itt], old)
+        c.finish(itt).check()
+        itt, ttt = begin(b"!" * 4096)
+        assert ttt != old
+        c.data_out(itt, 0, b"?" * 4096, old)
+        assert is_silent(c)
+        c.answer_r2t(c.tasks[itt], ttt)
+        c.finish(itt).check()
+        c.answer_r2ts = True
+        assert content(c, 0, 8) == b"!" * 4096
 
 
 # ---- numbers
