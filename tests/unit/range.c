@@ -100,6 +100,37 @@ TEST_SLOW(writes_past_the_cache_and_through_it_never_lose_each_others_for_long)
 	}
 }
 
+/* It goes through the page cache, and would bring back what a direct write to its page, which
+ * came meanwhile, has changed. */
+TEST(who_writes_past_the_last_block_has_the_page_to_himself)
+{
+	const struct {
+		uint64_t offset, length;
+	} end = { 8192 + 512, 100 }, beside = { 8192, 512 };
+	unsigned char *data = test_alloc(512);
+
+	for (unsigned end_first = 0; end_first < 2; end_first++) {
+		struct job *first, *second;
+		struct fixture f;
+		struct batch b;
+
+		make_image("odd.img", end.offset + end.length);
+		fixture_open(&f, RING, "driver=fault", "over=file", "path=odd.img", "cache=none",
+			     "kind=write", "fault=delay", "delay=100ms");
+		batch_start(&b, &f, 2);
+		first = batch_submit(&b, PL_WRITE, 0, end_first ? end.offset : beside.offset,
+				     end_first ? end.length : beside.length, data);
+		second = batch_submit(&b, PL_WRITE, 0, end_first ? beside.offset : end.offset,
+				      end_first ? beside.length : end.length, data);
+		batch_wait(&b, 2);
+		assert_eq(first->rank, 1);
+		assert_eq(second->rank, 2);
+		batch_end(&b);
+		fixture_close(&f);
+	}
+	free(data);
+}
+
 /* Whoever waits, waits for those in his way; thousands elsewhere cost him nothing. */
 TEST(thousands_who_wait_are_served_in_time)
 {
