@@ -644,6 +644,20 @@ def a_server_that_ends_says_so(way):
         assert content(way.server.path("disk.img"))[:4096] == b"w" * 4096
 
 
+@every_way(on=[Platterd])
+def what_is_in_flight_is_finished_however_long_it_takes(way):
+    """Longer than a peer that asks for nothing is given when the server ends."""
+    with way.serve(way.server.image(MiB), driver="fault", over="file", kind="write",
+                   fault="delay", delay="1200ms", repeat="forever") as s:
+        c = way.connect(s, way.kinds[0])
+        c.send(CMD_WRITE, 0, 4096, FUA, b"w" * 4096)
+        c.call(CMD_READ, 4096, 512).check()     # so the write has begun
+        os.kill(s.pid, signal.SIGTERM)
+        c.receive().check()
+        c.socket.close()
+    assert content(way.server.path("disk.img"))[:4096] == b"w" * 4096
+
+
 # ---- what the log says of it
 
 def until_said(s, pattern, count):
