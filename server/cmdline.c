@@ -39,7 +39,7 @@ static const struct pl_option cmdline_options[] = {
 	{ "export", PL_OPT_STRING, DO_EXPORT, "name=N,path=P,...", NULL, false,
 	  "serve this, too; may be repeated" },
 	{ "cache", PL_OPT_STRING, DO_IMAGE, "MODE", NULL, false,
-	  "of IMAGE: writeback, none, directsync, ..." },
+	  "of IMAGE: auto, writeback, none, ..." },
 	{ "fua", PL_OPT_STRING, DO_IMAGE, "WAY", NULL, false, "of IMAGE: auto, native, commit" },
 	{ "read-only", PL_OPT_BOOL, DO_IMAGE, "", NULL, false, "IMAGE is not written" },
 	{ "config", PL_OPT_STRING, DO_CONFIG, "FILE", NULL, false,

@@ -52,9 +52,12 @@ try_alignment(int fd)
 	return align;
 }
 
-static void
+/* Returns false where the file system says that this file has no direct I/O, though it lets it
+ * be opened so: then those go through the page cache like any others. */
+static bool
 probe_alignment(int fd, uint32_t *align, uint32_t *mem_align)
 {
+	bool has = true;
 	struct statx sx;
 
 	*align = *mem_align = 0;
@@ -63,10 +66,12 @@ probe_alignment(int fd, uint32_t *align, uint32_t *mem_align)
 	    (sx.stx_mask & STATX_DIOALIGN) != 0) {
 		*align = sx.stx_dio_offset_align;
 		*mem_align = sx.stx_dio_mem_align;
+		has = *align != 0;
 	}
 	if (!power_of_two(*align) || !power_of_two(*mem_align))
 		*align = *mem_align = try_alignment(fd);
 	*align = max(*align, *mem_align); /* blocks lie in memory one after the other */
+	return has;
 }
 
 /* In bytes. No folio of the page cache is larger than a huge page. */
@@ -103,13 +108,21 @@ file_probe_costly_folios(const struct file *f)
 /*
  * A direct write drops what the page cache has of its range, by whole folios. If another
  * write makes a folio dirty meanwhile, it stays, with old data. So the two kinds keep out
- * of each other's folios.
+ * of each other's folios. That a file system drops them again when an asynchronous direct write
+ * is done is known of those that tests have shown to.
  */
-void
-file_probe_past(struct file *f)
+const char *
+file_probe_past(struct file *f, bool tried)
 {
+	struct statfs fs;
+
+	if (!tried && (fstatfs(f->past_fd, &fs) == -1 ||
+		       (fs.f_type != EXT4_SUPER_MAGIC && fs.f_type != XFS_SUPER_MAGIC)))
+		return "the file system is neither ext4 nor XFS";
 	f->limits.fua_window = f->folio;
-	probe_alignment(f->past_fd, &f->limits.fua_align, &f->limits.fua_mem_align);
+	return probe_alignment(f->past_fd, &f->limits.fua_align, &f->limits.fua_mem_align)
+		       ? NULL
+		       : "the file system has no direct I/O for this file";
 }
 
 /* ---- geometry -------------------------------------------------------------------- */
@@ -289,14 +302,12 @@ file_probe_fua(const struct file *f, const struct file_params *p, const char **w
 	char write_cache[32], fua[16];
 
 	if (p->fua != FUA_AUTO) {
-		*why = "as the option fua says";
+		if (*why == NULL)
+			*why = "as the option fua says";
 		return p->fua == FUA_NATIVE;
 	}
-	if (!f->direct && f->past_fd < 0) {
-		*why = f->block ? "a direct write leaves a device's page cache stale"
-				: "the file system has no direct I/O";
+	if (!f->direct && f->past_fd < 0)
 		return false;
-	}
 	if (!all_written(f)) {
 		*why = "there are blocks that were never written";
 		return false;

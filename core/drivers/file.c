@@ -9,9 +9,9 @@
  *   multiple of the alignment, what lies behind the last whole block goes through the page
  *   cache and is synced at once; the core gives such a write the page to itself, since a
  *   direct write to the same page would meet a stale copy of its neighbours.
- * - where the page cache of a file is used and FUA is native, a FUA write passes by it: RWF_DSYNC
- *   through the cache holds the inode's lock until the disk is done, and writers queue up. The
- *   core keeps such writes and cached ones apart (fua_window).
+ * - cache=auto has FUA writes pass by the page cache that all else uses: RWF_DSYNC through the
+ *   cache holds the inode's lock until the disk is done, and writers queue up. The core keeps such
+ *   writes and cached ones apart (fua_window). Where an image cannot carry that, it is writeback.
  * - zeroing tries one way after the other and remembers what is refused (zero_ways).
  * - a file that has grown is served so when somebody asks to look (file_grow); parts that still
  *   come for the old size are as good as they were. But whoever makes a file larger whose size is
@@ -54,7 +54,7 @@ static const struct pl_option file_options[] = {
 	{ "dir", PL_OPT_STRING, offsetof(struct file_params, dir), "DIR", NULL, false,
 	  "path is a name in this directory, and never leads out of it" },
 	{ "cache", PL_OPT_ENUM, offsetof(struct file_params, cache),
-	  "writeback|none|directsync|writethrough|unsafe", "writeback", false,
+	  "auto|writeback|none|directsync|writethrough|unsafe", "auto", false,
 	  "use of the page cache, and when a write is stable" },
 	{ "fua", PL_OPT_ENUM, offsetof(struct file_params, fua), "auto|native|commit", "auto",
 	  false, "how a FUA write is made stable: by itself, or by a shared flush" },
@@ -65,15 +65,19 @@ static const struct pl_option file_options[] = {
 
 static const struct {
 	const char *word;
-	bool direct, write_through, promises;
+	bool direct, past, write_through, promises; /* past: FUA writes, where that can be */
 } cache_modes[] = {
+	[CACHE_AUTO] = { .word = "auto", .past = true, .promises = true },
 	[CACHE_WRITEBACK] = { .word = "writeback", .promises = true },
 	[CACHE_NONE] = { .word = "none", .direct = true, .promises = true },
 	[CACHE_DIRECTSYNC] = { .word = "directsync",
 			       .direct = true,
 			       .write_through = true,
 			       .promises = true },
-	[CACHE_WRITETHROUGH] = { .word = "writethrough", .write_through = true, .promises = true },
+	[CACHE_WRITETHROUGH] = { .word = "writethrough",
+				 .past = true,
+				 .write_through = true,
+				 .promises = true },
 	[CACHE_UNSAFE] = { .word = "unsafe" },
 };
 
@@ -228,21 +232,6 @@ open_tail(struct file *f, struct pl_error *err)
 	return 0;
 }
 
-/*
- * A file system without direct I/O takes RWF_DSYNC through the page cache all the same. So does a
- * block device: what somebody reads there while a direct write is under way stays in the page
- * cache as it was. A file system drops it once more when the write is done; a device does not.
- */
-static void
-open_past(struct file *f)
-{
-	if (f->direct || f->block)
-		return;
-	f->past_fd = reopen(f->fd, O_RDWR | O_DIRECT);
-	if (f->past_fd >= 0)
-		file_probe_past(f);
-}
-
 static void
 close_past(struct file *f)
 {
@@ -252,11 +241,33 @@ close_past(struct file *f)
 	f->limits.fua_align = f->limits.fua_mem_align = f->limits.fua_window = 0;
 }
 
+/*
+ * Returns why FUA writes go through the page cache all the same; NULL: they need not. What
+ * somebody reads of a block device while a direct write is under way stays in the page cache as
+ * it was. A file system drops it once more when the write is done; a device does not.
+ */
+static const char *
+open_past(struct file *f, const struct file_params *p)
+{
+	const char *why;
+
+	if (f->block)
+		return "a direct write leaves a device's page cache stale";
+	f->past_fd = reopen(f->fd, O_RDWR | O_DIRECT);
+	if (f->past_fd < 0)
+		return "the file system has no direct I/O";
+	why = file_probe_past(f, p->fua == FUA_NATIVE);
+	if (why != NULL)
+		close_past(f);
+	return why;
+}
+
 static void
 declare(struct file *f, const struct file_params *p)
 {
 	struct pl_driver_limits *l = &f->limits;
 	const char *why = NULL;
+	int cache = p->cache;
 
 	l->capabilities = PL_CAP_WRITE | PL_CAP_ZERO | PL_CAP_TRIM | PL_CAP_MULTI_CONN;
 	if (!f->block)
@@ -270,15 +281,19 @@ declare(struct file *f, const struct file_params *p)
 		l->capabilities |= PL_CAP_WRITE_THROUGH;
 	if (cache_modes[p->cache].promises && !f->read_only) {
 		l->capabilities |= PL_CAP_FLUSH;
-		open_past(f);
+		if (cache_modes[cache].past)
+			why = open_past(f, p);
 		if (file_probe_fua(f, p, &why))
 			l->capabilities |= PL_CAP_FUA;
 		else
 			close_past(f);
+		if (cache == CACHE_AUTO && f->past_fd < 0)
+			cache = CACHE_WRITEBACK;
 	}
-	snprintf(l->description, sizeof l->description, "%s, cache=%s%s%s%s",
-		 f->block ? "block device" : "file", cache_modes[p->cache].word,
-		 why != NULL ? " (" : "", why != NULL ? why : "", why != NULL ? ")" : "");
+	snprintf(l->description, sizeof l->description, "%s, cache=%s%s%s%s%s",
+		 f->block ? "block device" : "file", cache_modes[cache].word,
+		 cache != p->cache ? " instead of auto" : "", why != NULL ? " (" : "",
+		 why != NULL ? why : "", why != NULL ? ")" : "");
 }
 
 /* See file_write(). */
@@ -582,6 +597,21 @@ write_pages_dropped(struct pl_io *io, int64_t result)
 }
 
 /*
+ * What the page cache got of the part while it was being written is dropped once more before this.
+ * Where the kernel cannot, since somebody whom no lock keeps out has changed it there, stale bytes
+ * will follow to the disk; the write succeeds all the same, and only whoever syncs is told. So this
+ * asks as a sync would, where nothing is left to wait for.
+ */
+static void
+past_done(struct pl_io *io, int64_t result)
+{
+	if (result > 0 && sync_file_range(io->fd, (off_t)io->offset, (off_t)result,
+					  SYNC_FILE_RANGE_WAIT_BEFORE) == -1)
+		result = -EIO; /* whatever it was: not about room for this part, which is written */
+	part_io_done(io, result);
+}
+
+/*
  * Where small writes cost by the size of the folio they fall into, the page cache is made
  * to forget the folios around the first of them, if they are clean. What is read there
  * afterwards is read in small ones, and writes cost a quarter.
@@ -608,6 +638,7 @@ file_write(struct file_channel *c, struct pl_request *req)
 		if (c->past_fd >= 0) {
 			io->fd = c->past_fd;
 			io->slot = c->past_slot;
+			io->done = past_done;
 		}
 		io->by_ring = c->file->direct || c->past_fd >= 0;
 	}

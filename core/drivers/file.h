@@ -6,7 +6,14 @@
 
 #include "../platter-driver.h"
 
-enum { CACHE_WRITEBACK, CACHE_NONE, CACHE_DIRECTSYNC, CACHE_WRITETHROUGH, CACHE_UNSAFE };
+enum {
+	CACHE_AUTO,
+	CACHE_WRITEBACK,
+	CACHE_NONE,
+	CACHE_DIRECTSYNC,
+	CACHE_WRITETHROUGH,
+	CACHE_UNSAFE
+};
 enum { FUA_AUTO, FUA_NATIVE, FUA_COMMIT };
 
 struct file_params {
@@ -46,10 +53,11 @@ int file_probe_geometry(struct file *f, struct pl_error *err);
 /* limits.tail, by the size. */
 void file_set_tail(struct file *f);
 
-/* What fua_align and the like have to be for writes through f->past_fd. */
-void file_probe_past(struct file *f);
+/* What fua_align and the like have to be for writes through f->past_fd. Returns why those are
+ * not to be; NULL: they may. tried: the operator has, and wants them wherever they can be. */
+const char *file_probe_past(struct file *f, bool tried);
 
-/* Whether a FUA write is one RWF_DSYNC write (else a shared flush), and why. */
+/* Whether a FUA write is one RWF_DSYNC write (else a shared flush), and why, unless that is set. */
 bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);
 
 bool file_probe_rotational(const struct file *f);

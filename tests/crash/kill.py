@@ -27,6 +27,7 @@ CLIENTS = 4
 PLAIN, SLOW = 70, 200       # kills of each case
 
 MODES = [
+    {"cache": "auto", "fua": "native"},
     {"cache": "writeback"},
     {"cache": "none"},
     {"driver": "powercut", "over": "file", "powercut-fua": "native"},

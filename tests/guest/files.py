@@ -55,12 +55,12 @@ def a_fua_write_over_written_blocks_is_native_on_xfs():
 
 @served
 def a_fua_write_over_written_blocks_passes_by_the_page_cache_on_ext4():
-    assert_native("ext4", "writeback")
+    assert_native("ext4", "auto")
 
 
 @served
 def a_fua_write_over_written_blocks_passes_by_the_page_cache_on_xfs():
-    assert_native("xfs", "writeback")
+    assert_native("xfs", "auto")
 
 
 @served

@@ -164,13 +164,14 @@ def auto_chooses_by_the_disk_and_says_why():
         ("/dev/vda cache=none", "native", "merges the flushes"),
         ("/dev/vdb cache=none", "native", "no volatile cache"),
         ("/dev/vdb1 cache=none", "native", "no volatile cache"),
-        ("/dev/nullb0 cache=writeback", "shared flush", "page cache"),
+        ("/dev/nullb0 cache=auto", "shared flush", "page cache"),
         ("/dev/nullb0 cache=none fua=commit", "shared flush", "option"),
         ("/mnt/written cache=none", "native", "takes FUA"),
         ("/mnt/allocated cache=none", "shared flush", "never written"),
         ("/mnt/hole cache=none", "shared flush", "never written"),
-        ("/mnt/hole cache=writeback", "shared flush", "never written"),
-        ("/mnt/written cache=writeback", "native", "takes FUA"),
+        ("/mnt/hole cache=auto", "shared flush", "never written"),
+        ("/mnt/written cache=auto", "native", "takes FUA"),
+        ("/mnt/written cache=writeback", "shared flush", "cache=writeback,"),
     ]
     output = guest.run(
         disks, "printf 'n\\np\\n1\\n\\n\\nw\\n' | fdisk /dev/vdb >/dev/null",

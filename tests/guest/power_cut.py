@@ -48,7 +48,12 @@ def the_same_through_the_page_cache():
 
 @served
 def the_same_past_the_page_cache_of_a_file():
-    cut_power_under_file("cache=writeback fua=native", "ext4")
+    cut_power_under_file("cache=auto fua=native", "ext4")
+
+
+@served
+def the_same_past_the_page_cache_of_a_file_on_xfs():
+    cut_power_under_file("cache=auto fua=native", "xfs")
 
 
 @served

@@ -367,7 +367,8 @@ def a_failed_sync_that_nobody_waited_for_is_told_later(server):
 def scsi_and_nbd_read_at_once_what_the_other_wrote(server):
     """On other workers, too; NBD also by pieces of blocks."""
     r, size = random.Random(tap.seed()), MiB
-    for options in ({"cache": "writeback"}, {"cache": "none"}, {"cache": "writethrough"}):
+    for options in ({"cache": "auto", "fua": "native"}, {"cache": "writeback"}, {"cache": "none"},
+                    {"cache": "writethrough"}):
         image, model = server.image(size, fill=0xEE), bytearray(b"\xee" * size)
         with serving(server, image, args=["--loops", "2"], **options) as s, \
                 nbdraw.connect(s.address) as other, connect(s) as b:

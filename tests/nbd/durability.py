@@ -115,7 +115,7 @@ def assert_stable(writes, reply, syncs):
 def fua_right_after_flush_syncs_again(server):
     """WRITE, ZEROES and TRIM: a flush before them makes nothing of theirs durable."""
     for fua in ("commit", "native", "auto"):
-        with Trace(server, server.image(4 * MiB, fill=0xEE), cache="writeback", fua=fua) as t, \
+        with Trace(server, server.image(4 * MiB, fill=0xEE), cache="auto", fua=fua) as t, \
                 nbdraw.connect(t.server.address) as c:
             c.flush()
             for command in (CMD_WRITE, CMD_WRITE_ZEROES, CMD_TRIM) * 2:
@@ -144,7 +144,7 @@ def flush_syncs_and_a_plain_write_does_not(server):
 
 @served(on=[Nbdkit])
 def native_fua_is_one_dsync_write_and_no_flush(server):
-    for mode in ("writeback", "none"):
+    for mode in ("auto", "writeback", "none"):
         image = server.image(4 * MiB, fill=0xEE)
         with Trace(server, image, cache=mode, fua="native") as t, \
                 nbdraw.connect(t.server.address) as c:
@@ -166,7 +166,7 @@ def native_fua_is_one_dsync_write_and_no_flush(server):
 @served(on=[Nbdkit])
 def native_fua_goes_through_a_ring_and_alone(server):
     """What the ring does with it is seen in tests/guest."""
-    for mode in ("writeback", "none"):
+    for mode in ("auto", "none"):
         image = server.image(4 * MiB, fill=0xEE)
         with Trace(server, image, ring=True, cache=mode, fua="native") as t, \
                 nbdraw.connect(t.server.address) as c:
@@ -388,7 +388,7 @@ def any_error_of_the_disk_reaches_the_client_and_harms_nobody(server):
 def a_failed_native_write_fails_the_export(server):
     """Whether its data or the device's flush went wrong cannot be told."""
     image = server.image(MiB, fill=0xEE)
-    for mode in ("writeback", "none"):
+    for mode in ("auto", "writeback", "none"):
         with server(image, driver="fault", over="file", cache=mode, fua="native", kind="write",
                     at=2, errno="EIO") as s, nbdraw.connect(s.address) as c:
             c.write(0, b"1" * BLOCK, FUA)

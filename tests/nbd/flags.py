@@ -12,7 +12,7 @@ from nbdraw import (CAN_MULTI_CONN, HAS_FLAGS, READ_ONLY, SEND_CACHE, SEND_FAST_
 from server import served
 
 MiB = 1 << 20
-SYNCING = ("writeback", "none", "directsync", "writethrough")
+SYNCING = ("auto", "writeback", "none", "directsync", "writethrough")
 WRITING = SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO
 DURABLE = SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN
 
@@ -29,16 +29,17 @@ def syncing_modes_offer_everything(server):
     for mode in SYNCING:
         flags = flags_of(server, image, cache=mode)
         want = HAS_FLAGS | WRITING | DURABLE
-        if mode in ("writeback", "writethrough"):
+        if mode in ("auto", "writeback", "writethrough"):
             want |= SEND_CACHE
         assert flags & want == want, "cache=%s: %#x lacks %#x" % (mode, flags, want & ~flags)
         assert not flags & READ_ONLY, mode
 
 
 @served
-def the_default_is_writeback(server):
+def the_default_is_auto(server):
+    """Which an image with holes does not carry."""
     with server(server.image(MiB)) as s, nbdraw.connect(s.address) as c:
-        assert "writeback" in c.description, c.description
+        assert "cache=writeback instead of auto (" in c.description, c.description
 
 
 @served

@@ -176,7 +176,7 @@ def help_shows_every_option(_):
     said = nbdkit_says("--help")
     for option in ("path", "dir", "driver", "over", "cache", "fua", "lock", "size", "seed", "kind"):
         assert option + "=" in said, "%s is missing: %s" % (option, said)
-    for word in ("writeback", "directsync", "writethrough", "unsafe", "native", "commit",
+    for word in ("auto", "writeback", "directsync", "writethrough", "unsafe", "native", "commit",
                  "memory", "null", "fault", "powercut"):
         assert word in said, "%s is missing: %s" % (word, said)
 

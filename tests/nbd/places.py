@@ -16,7 +16,7 @@ from server import served
 
 MiB = 1 << 20
 ODD = 2 * MiB + 777
-MODES = ("writeback", "none")
+MODES = ("auto", "writeback", "none")
 
 
 def on_files(server, where):

@@ -19,7 +19,7 @@ from nbdraw import (CMD_BLOCK_STATUS, CMD_CACHE, CMD_FLUSH, CMD_READ, CMD_TRIM, 
 from server import Nbdkit, served, strace
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-MODES = ("writeback", "none", "directsync", "writethrough", "unsafe")
+MODES = ("auto", "writeback", "none", "directsync", "writethrough", "unsafe")
 ODD = MiB + 777                     # ends inside a sector
 
 
@@ -48,7 +48,7 @@ def any_byte_range_with_native_fua_beside_the_page_cache(server):
     """FUA writes that pass by the cache and plain writes that use it, in the same pages."""
     for image, seed in ((server.image(ODD, fill=0xEE), tap.seed()),
                         (server.image(ODD, "sparse.img"), tap.seed())):
-        exercise(server, image, seed, steps=300, cache="writeback", fua="native")
+        exercise(server, image, seed, steps=300, cache="auto", fua="native")
 
 
 @served

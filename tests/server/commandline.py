@@ -88,7 +88,7 @@ def help_fits_a_screen(_):
 @alone
 def help_tells_the_keys_of_exports_and_listeners(_):
     said, status = platterd("--help=export")
-    assert status == 0 and "allow-subject=" in said and "cache=writeback|" in said, said
+    assert status == 0 and "allow-subject=" in said and "cache=auto|writeback|" in said, said
     said, status = platterd("--help=listener")
     assert status == 0 and "mode=OCTAL" in said, said
     assert "--help=exprot" in refused("--help=exprot")

@@ -194,7 +194,7 @@ def its_files_vanish_with_it(server):
 def an_image_of_root_is_served_by_nobody(server):
     """It was opened before, and each thread shares what was opened."""
     need_root()
-    for cache in ("writeback", "none"):
+    for cache in ("auto", "writeback", "none"):
         image = server.image(MiB)
         os.chmod(image, 0o600)
         with server(image, cache=cache, args=["--user", "nobody", "--loops", "3"]) as s:
@@ -210,7 +210,7 @@ def a_block_device_is_served_by_nobody(server):
     need_root()
     backing = server.image(16 * MiB, "backing.img", fill=0x55)
     with mounts.loop(backing, 4096) as device:
-        for cache in ("writeback", "none"):
+        for cache in ("auto", "none"):
             with server(device, cache=cache, args=["--user", "nobody"]) as s:
                 with nbdraw.connect(s.address) as c:
                     assert c.size == 16 * MiB

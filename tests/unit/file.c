@@ -20,6 +20,7 @@
 static const struct mode {
 	const char *cache, *fua;
 } modes[] = {
+	{ "cache=auto", "fua=auto" },           { "cache=auto", "fua=native" },
 	{ "cache=writeback", "fua=auto" },      { "cache=none", "fua=auto" },
 	{ "cache=directsync", "fua=auto" },     { "cache=writethrough", "fua=auto" },
 	{ "cache=unsafe", "fua=auto" },         { "cache=writeback", "fua=native" },
@@ -275,14 +276,68 @@ check_path_of_fua(const char *option, const char *cache, bool native, const char
 TEST(the_option_fua_chooses_the_path_and_the_description_says_why)
 {
 	write_image("fua.img", 1 * MiB);
-	check_path_of_fua("fua=native", "cache=writeback", true, "option fua");
+	check_path_of_fua("fua=native", "cache=auto", true, "cache=auto (as the option fua");
+	check_path_of_fua("fua=native", "cache=writeback", true, "cache=writeback (as the option");
 	check_path_of_fua("fua=native", "cache=none", true, "option fua");
 	check_path_of_fua("fua=commit", "cache=none", false, "option fua");
 	check_path_of_fua("fua=commit", "cache=writeback", false, "option fua");
+	check_path_of_fua("fua=commit", "cache=auto", false,
+			  "cache=writeback instead of auto (as the option fua");
+	check_path_of_fua("fua=auto", "cache=writeback", false, "cache=writeback,");
 	check_path_of_fua("fua=native", "cache=writethrough", true, "option fua");
 	make_image("fua.img", 1 * MiB);
 	check_path_of_fua("fua=auto", "cache=none", false, "never written");
-	check_path_of_fua("fua=auto", "cache=writeback", false, "never written");
+	check_path_of_fua(
+		"fua=auto", "cache=auto", false,
+		"cache=writeback instead of auto (there are blocks that were never written");
+}
+
+/* Changes a byte of the mapped page all the time, which no lock keeps out. */
+static void *
+keep_dirty(void *arg)
+{
+	unsigned char *page = arg;
+
+	while (__atomic_load_n(&page[4095], __ATOMIC_RELAXED) != 1)
+		__atomic_fetch_add(&page[2048], 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+TEST(a_fua_write_that_the_page_cache_would_undo_fails_and_so_does_the_export)
+{
+	write_image("stale.img", 1 * MiB);
+	for_each_loop_kind(kind)
+	{
+		unsigned char *page;
+		unsigned tries = 0;
+		pthread_t thread;
+		struct fixture f;
+		int fd, error;
+
+		fixture_open(&f, kind, "path=stale.img", "cache=auto", "fua=native");
+		if (strstr(pl_export_description(f.ex), "cache=auto") == NULL)
+			test_skip("no direct I/O here: set TMPDIR to a place with it");
+		fd = open("stale.img", O_RDWR);
+		page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		assert_true(page != MAP_FAILED);
+		page[4095] = 0;
+		assert_eq(pthread_create(&thread, NULL, keep_dirty, page), 0);
+		do {
+			error = try_fill(&f, 0, 512, (unsigned char)++tries, PL_FUA);
+			if (error == 0)
+				check_bytes(&f, 0, 512, (unsigned char)tries);
+		} while (error == 0 && tries < 20000);
+		__atomic_store_n(&page[4095], 1, __ATOMIC_RELAXED);
+		pthread_join(thread, NULL);
+		printf("after %u writes\n", tries);
+		assert_eq(error, -EIO);
+		assert_eq(try_flush(&f), -EIO);
+		assert_eq(try_fill(&f, 4096, 512, 1, PL_FUA), -EIO);
+		do_write(&f, 4096, 512, 1, 0);
+		fixture_close(&f);
+		munmap(page, 4096);
+		close(fd);
+	}
 }
 
 /* What this process has had read from disks so far. */

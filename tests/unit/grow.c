@@ -45,7 +45,8 @@ static const uint64_t sizes[] = {
 	3 * 1024 * 1024,
 	3 * 1024 * 1024 + 9,
 };
-static const char *const caches[] = { "cache=none", "cache=writeback", "cache=directsync" };
+static const char *const caches[] = { "cache=none", "cache=auto", "cache=writeback",
+				      "cache=directsync" };
 
 TEST(what_grew_is_there_and_what_was_is_kept)
 {
@@ -244,7 +245,7 @@ TEST(it_grows_under_writers_and_none_loses_a_byte)
 {
 	grow_under_writers("cache=none", "fua=native", false, 40);
 	grow_under_writers("cache=none", "fua=commit", false, 40);
-	grow_under_writers("cache=writeback", "fua=native", false, 40);
+	grow_under_writers("cache=auto", "fua=native", false, 40);
 	grow_under_writers("cache=writeback", "fua=commit", true, 40);
 }
 
@@ -252,6 +253,6 @@ TEST_SLOW(it_grows_under_writers_for_long)
 {
 	grow_under_writers("cache=none", "fua=native", false, 3000);
 	grow_under_writers("cache=none", "fua=commit", false, 3000);
-	grow_under_writers("cache=writeback", "fua=native", false, 3000);
+	grow_under_writers("cache=auto", "fua=native", false, 3000);
 	grow_under_writers("cache=writeback", "fua=commit", true, 3000);
 }

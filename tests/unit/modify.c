@@ -78,6 +78,7 @@ static const char *const *const disks[] = {
 	      "repeat=forever"),
 	WORDS("driver=fault", "over=file", "path=modify.img", "cache=none", "fault=short",
 	      "short=512", "repeat=forever"),
+	WORDS(FILE_WITH("auto", "native")),
 	WORDS(FILE_WITH("writeback", "native")),
 	WORDS(FILE_WITH("writeback", "commit")),
 	WORDS(FILE_WITH("none", "native")),

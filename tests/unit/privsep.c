@@ -556,7 +556,8 @@ open_image(const char *path, const char *cache)
 
 TEST(a_sealed_process_opens_and_serves_images)
 {
-	static const char *const modes[] = { "writeback", "none", "writethrough", "unsafe" };
+	static const char *const modes[] = { "auto", "writeback", "none", "writethrough",
+					     "unsafe" };
 	/* One each: a ring lets go of files when it turns, which it does not while they are opened.
 	 */
 	static const char *const images[] = { "in/file", "in/2", "in/3", "in/4" };

@@ -86,17 +86,17 @@ TEST(writers_around_an_odd_end_never_lose_each_others)
  * folios: what is there is what was written last, also when it is read back at once. */
 TEST(writes_past_the_cache_and_through_it_never_lose_each_others)
 {
-	run_neighbours("cache=writeback", "fua=native", 512, 96 * KiB, 9);
-	run_neighbours("cache=writeback", "fua=native", 1024, 100 * KiB + 3, 9);
-	run_neighbours("cache=writeback", "fua=native", 4096, 2 * MiB, 5);
-	run_neighbours("cache=writeback", "fua=native", 300, 30000, 9);
+	run_neighbours("cache=auto", "fua=native", 512, 96 * KiB, 9);
+	run_neighbours("cache=auto", "fua=native", 1024, 100 * KiB + 3, 9);
+	run_neighbours("cache=auto", "fua=native", 4096, 2 * MiB, 5);
+	run_neighbours("cache=auto", "fua=native", 300, 30000, 9);
 }
 
 TEST_SLOW(writes_past_the_cache_and_through_it_never_lose_each_others_for_long)
 {
 	for (unsigned i = 0; i < 20; i++) {
-		run_neighbours("cache=writeback", "fua=native", 512, 256 * KiB, 13);
-		run_neighbours("cache=writeback", "fua=native", 4096, 8 * MiB, 13);
+		run_neighbours("cache=auto", "fua=native", 512, 256 * KiB, 13);
+		run_neighbours("cache=auto", "fua=native", 4096, 8 * MiB, 13);
 	}
 }
 
