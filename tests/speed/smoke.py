@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import server
 import tap
 
-CELL = "plugin-writeback-fua-4k-1x16"
+CELL = "plugin-auto-fua-4k-1x16"
 
 
 @tap.test
