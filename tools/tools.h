@@ -12,6 +12,16 @@ int tool_probe(int argc, char **argv);
 int tool_stats(int argc, char **argv);
 int tool_torture(int argc, char **argv);
 
+/* ---- options.c: what is wrong is said on stderr ---- */
+
+struct pl_option;
+struct pl_params;
+
+/* Options of argv by the table, into settings, which point into params. optind: the first word
+ * after them. Errors: -EINVAL, -ENOMEM. */
+int tool_options(int argc, char **argv, const struct pl_option *table, struct pl_params *params,
+		 void *settings);
+
 /* ---- control.c: the client's side of the control socket; failures are said on stderr ---- */
 
 #define CONTROL_PATH RUNSTATEDIR "/platterd/control"

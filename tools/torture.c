@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -58,7 +57,6 @@ static const struct pl_option torture_options[] = {
 	PL_OPTION_END,
 };
 #undef ROW
-#define OPTIONS (sizeof torture_options / sizeof *torture_options - 1)
 
 static int
 usage(FILE *to, int status)
@@ -107,28 +105,10 @@ contradiction(const struct settings *s, int words)
 static int
 parse(int argc, char **argv, struct settings *s, struct pl_params *params)
 {
-	struct option longs[OPTIONS + 1] = { 0 };
-	struct pl_error err;
-	uint64_t used = 0;
 	const char *wrong;
-	int i;
 
-	for (i = 0; i < (int)OPTIONS; i++)
-		longs[i] =
-			(struct option){ torture_options[i].name,
-					 torture_options[i].type == PL_OPT_BOOL ? no_argument
-										: required_argument,
-					 NULL, 256 + i };
-	optind = 0; /* from the start, though somebody may have parsed before */
-	while ((i = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (i < 256)
-			return STATUS_CANNOT; /* getopt_long has said why */
-		if (pl_params_add(params, torture_options[i - 256].name,
-				  optarg != NULL ? optarg : "on", &err) != 0)
-			return torture_complain(err.text);
-	}
-	if (pl_options_parse(torture_options, params, &used, s, &err) != 0)
-		return torture_complain(err.text);
+	if (tool_options(argc, argv, torture_options, params, s) != 0)
+		return STATUS_CANNOT;
 	if (s->help)
 		return usage(stdout, STATUS_KEPT);
 	wrong = contradiction(s, argc - optind);
