@@ -14,6 +14,7 @@ static const struct tool {
 	const char *help; /* one line */
 } tools[] = {
 	{ "control", tool_control, "give a command to a running platterd" },
+	{ "doctor", tool_doctor, "say whether a server is fit to keep data, and why" },
 	{ "help", tool_help, "list the subcommands" },
 	{ "probe", tool_probe, "check how well an NBD server keeps to the protocol" },
 	{ "stats", tool_stats, "watch a running platterd" },

@@ -27,6 +27,17 @@ static struct verdict_box {
 	char doing[200];
 } * box; /* shared */
 
+static void *
+share(size_t length)
+{
+	void *memory =
+		mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		abort();
+	return memory;
+}
+
 static _Noreturn void
 conclude(enum verdict verdict, const char *fmt, va_list args)
 {
@@ -168,6 +179,23 @@ survey(const struct probe *p)
 		f->flags[h] = go(c).flags;
 		*(h == STRUCTURED ? &f->structured : &f->extended) = true;
 	}
+}
+
+int
+probe_look(const struct nbd_uri *uri, unsigned seconds, struct probe_survey *found,
+	   struct pl_error *err)
+{
+	struct probe p = { .uri = uri, .found = share(sizeof *p.found) };
+	int error = 0;
+
+	box = share(sizeof *box);
+	run(survey, &p, seconds);
+	*found = *p.found;
+	if (box->verdict != VERDICT_OK)
+		error = pl_error_say(err, -ENOTCONN, "%s", box->text);
+	munmap(p.found, sizeof *p.found);
+	munmap(box, sizeof *box);
+	return error;
 }
 
 /* Pieces in which the window is saved and put back. */
@@ -717,17 +745,6 @@ any_is_wanted(const struct settings *s)
 	fprintf(stderr, "platter probe: --only '%s' fits no assertion; --list shows them\n",
 		s->only);
 	return false;
-}
-
-static void *
-share(size_t length)
-{
-	void *memory =
-		mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	if (memory == MAP_FAILED)
-		abort();
-	return memory;
 }
 
 /* A step that all else rests on. */

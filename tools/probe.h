@@ -120,6 +120,11 @@ probe_flags(const struct probe *p)
 	return p->found->flags[p->headers];
 }
 
+/* What the server offers. Errors: -ENOTCONN, and the sentence tells why it could not be found out.
+ */
+int probe_look(const struct nbd_uri *uri, unsigned seconds, struct probe_survey *found,
+	       struct pl_error *err);
+
 /* ---- verdicts; none returns ------------------------------------------------------ */
 
 _Noreturn void fail(const char *fmt, ...) PL_PRINTF(1, 2);

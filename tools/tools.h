@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 int tool_control(int argc, char **argv);
+int tool_doctor(int argc, char **argv);
 int tool_probe(int argc, char **argv);
 int tool_stats(int argc, char **argv);
 int tool_torture(int argc, char **argv);

@@ -58,16 +58,13 @@ target_done(struct torture_op *op, int error)
 }
 
 int
-target_read(struct target *t, uint64_t offset, uint64_t length, void *data)
+target_run(struct target *t, const struct torture_op *op)
 {
 	time_t deadline = time(NULL) + t->timeout_s;
 	int error;
 
-	t->op = (struct torture_op){ .kind = TORTURE_READ,
-				     .offset = offset,
-				     .length = length,
-				     .data = data,
-				     .on_done = target_done };
+	t->op = *op;
+	t->op.on_done = target_done;
 	t->done = false;
 	error = t->transport->submit(t->conn, &t->op);
 	while (error == 0 && !t->done) {
@@ -79,4 +76,13 @@ target_read(struct target *t, uint64_t offset, uint64_t length, void *data)
 		return t->result;
 	target_close(t);
 	return -ENOTCONN;
+}
+
+int
+target_read(struct target *t, uint64_t offset, uint64_t length, void *data)
+{
+	return target_run(t, &(struct torture_op){ .kind = TORTURE_READ,
+						   .offset = offset,
+						   .length = length,
+						   .data = data });
 }

@@ -79,8 +79,9 @@ struct target {
 int target_open(struct target *t, const char *name, unsigned timeout_s, enum torture_open how,
 		struct pl_error *err);
 void target_close(struct target *t); /* also one that is closed */
-/* Returns what the operation ends with, or -ENOTCONN where the connection does; it is closed then,
- * so that nothing comes to an operation that is over. */
+/* Carries out op, of which on_done is not used. Returns what it ends with, or -ENOTCONN where the
+ * connection does; it is closed then, so that nothing comes to an operation that is over. */
+int target_run(struct target *t, const struct torture_op *op);
 int target_read(struct target *t, uint64_t offset, uint64_t length, void *data);
 
 static inline uint64_t
