@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Beside these the severities of doctor.h. */
 enum { STATUS_CANNOT = 3 };
@@ -32,8 +33,11 @@ usage(void)
 {
 	char *rows = pl_option_rows(doctor_options, "  --", " ");
 
-	printf("usage: platter doctor [OPTION...] URI\n\n"
-	       "Looks at a server, and says what its promises are worth to who keeps data there.\n"
+	printf("usage: platter doctor [OPTION...] PATH|URI\n\n"
+	       "Looks at a disk or a server, and says what its promises are worth to who keeps "
+	       "data\n"
+	       "there. Writes nothing to an image; beside it, for a while, to a file of its own.\n"
+	       "PATH: an image, a device, or a directory where images are to lie.\n"
 	       "URI: nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH, or nbds for TLS;\n"
 	       "iscsi://[USER%%PASSWORD@]HOST[:PORT]/TARGET-NAME/LUN.\n\n%s\n"
 	       "Status: 0 healthy, 1 there is advice, 2 unsafe, 3 it could not be examined.\n",
@@ -66,7 +70,8 @@ examine(const char *target, const struct settings *s)
 
 	if (r == NULL)
 		return complain("out of memory");
-	if (doctor_uri(r, target, &s->uri, &err) != 0) {
+	if ((strstr(target, "://") != NULL ? doctor_uri(r, target, &s->uri, &err)
+					   : doctor_path(r, target, &err)) != 0) {
 		complain(err.text);
 	} else {
 		doctor_print(r, target, s->json);
@@ -92,7 +97,7 @@ tool_doctor(int argc, char **argv)
 	} else if (s.help) {
 		status = usage();
 	} else if (optind + 1 != argc) {
-		status = complain("name one URI; --help");
+		status = complain("name one PATH or URI; --help");
 	} else if (s.timeout < 1 || s.timeout > 3600) {
 		status = complain("--timeout is from 1 to 3600");
 	} else {

@@ -1,0 +1,280 @@
+#!/usr/bin/python3
+"""What `platter doctor PATH` sees of file systems, devices and images, what it concludes, and that
+it leaves an image as it was."""
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import nbdraw
+import tap
+from server import BUILD, PATIENCE, Platterd, served
+
+PLATTER = os.path.join(BUILD, "platter")
+HEALTHY, ADVICE, UNSAFE, CANNOT = 0, 1, 2, 3
+KiB, MiB = 1 << 10, 1 << 20
+
+SAFE = "a write that is answered as durable is on the disk"
+IN_MEMORY = "it is in memory"
+NOT_WRITTEN = "some blocks were never written"
+MAY_FILL = "there is less free space than the image may still need"
+CLONED = "blocks are shared with another file (reflink, snapshot)"
+COPIES = "the file system copies on each write"
+IN_USE = "another process has locked the image"
+ODD_SIZE = "the size is no multiple of 512 bytes"
+SMALLER_BLOCKS = "SCSI shows smaller blocks than the disk has"
+NOT_WRITABLE = "it may not be written"
+NO_BARRIERS = "the file system is mounted without barriers"
+
+
+def doctor(*words, as_nobody=False):
+    """Its exit status, and what it says."""
+    command = [PLATTER, "doctor", *words]
+    if as_nobody:
+        command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=50 * PATIENCE)
+    print(done.stdout)
+    return done.returncode, done.stdout
+
+
+def examined(path, **how):
+    """({group: {fact: value}}, [what was found]); the verdict is that of the exit status."""
+    status, said = doctor("--json", path, **how)
+    all = json.loads(said)
+    assert all["verdict"] == ("healthy", "advice", "unsafe")[status]
+    facts = {}
+    for fact in all["facts"]:
+        facts.setdefault(fact["group"], {}).setdefault(fact["name"], fact["value"])
+    return facts, [f["what"] for f in all["findings"]]
+
+
+def run(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True).stdout
+
+
+def needs_root():
+    if os.geteuid() != 0:
+        tap.skip("only root can make devices and mounts")
+
+
+@contextlib.contextmanager
+def loop(path, sector=512):
+    needs_root()
+    device = run("losetup", "--find", "--show", "--sector-size", str(sector), path).strip()
+    try:
+        yield device
+    finally:
+        run("losetup", "--detach", device)
+
+
+@contextlib.contextmanager
+def mounted(files, kind, make=(), options="defaults", size=128 * MiB):
+    """A file system of that kind, on a loop unless it is in memory; yields where."""
+    needs_root()
+    at = files.path("mnt")
+    os.makedirs(at, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        source = kind
+        if make:
+            image = files.path(kind + ".img")
+            with open(image, "wb") as f:
+                f.truncate(size)
+            run(*make, image)
+            source = stack.enter_context(loop(image))
+        run("mount", "-t", kind, "-o", options, source, at)
+        stack.callback(run, "umount", at)
+        yield at
+
+
+def make_image(folder, size=8 * MiB, written=True):
+    path = os.path.join(folder, "disk.img")
+    with open(path, "wb") as f:
+        f.truncate(size)
+        if written:
+            f.write(b"\xA5" * size)
+        f.flush()
+        os.fsync(f.fileno())
+    return path
+
+
+def tells_all(facts):
+    """What a client will be told comes from the server's own code; here only that it is there."""
+    assert facts["NBD"]["FLUSH"].startswith("yes") and facts["NBD"]["FUA"].startswith("yes")
+    assert facts["SCSI"]["WCE"].startswith("yes") and facts["SCSI"]["DPOFUA"].startswith("yes")
+    for way in "native, one", "native, 16 at once", "flush, one", "flush, 16 at once":
+        assert " a second, " in facts["cost"][way], facts["cost"]
+
+
+# ---- file systems
+
+@served(on=[Platterd])
+def an_image_that_is_written_on_ext4_is_safe(files):
+    with mounted(files, "ext4", ["mkfs.ext4", "-q"]) as at:
+        facts, found = examined(make_image(at))
+    tells_all(facts)
+    assert SAFE in found and NOT_WRITTEN not in found and IN_MEMORY not in found
+    assert facts["file system"]["kind"].startswith("ext4, at " + files.path("mnt"))
+    assert "a loop over " + files.path("ext4.img") in facts["disk"]["device"]
+    assert int(facts["image"]["written"].split()[0]) == 8 * MiB
+
+
+@served(on=[Platterd])
+def xfs_tells_clones(files):
+    with mounted(files, "xfs", ["mkfs.xfs", "-q", "-m", "reflink=1"], size=320 * MiB) as at:
+        image = make_image(at)
+        facts, found = examined(image)
+        tells_all(facts)
+        assert CLONED not in found
+        run("cp", "--reflink=always", image, image + ".clone")
+        run("sync")
+        facts, found = examined(image)
+    assert CLONED in found and int(facts["image"]["shared"].split()[0]) == 8 * MiB
+
+
+@served(on=[Platterd])
+def btrfs_copies_unless_it_is_told_not_to(files):
+    with mounted(files, "btrfs", ["mkfs.btrfs", "-q"], size=256 * MiB) as at:
+        facts, found = examined(make_image(at))
+        tells_all(facts)
+        assert COPIES in found and SAFE in found
+        assert "a loop over" in facts["disk"]["device"]
+
+
+@served(on=[Platterd])
+def what_is_in_memory_is_unsafe(files):
+    with mounted(files, "tmpfs", options="size=64M") as at:
+        facts, found = examined(make_image(at))
+    assert found[0] == IN_MEMORY and SAFE not in found
+    assert facts["file system"]["kind"].startswith("tmpfs")
+
+
+@served(on=[Platterd])
+def a_mount_without_barriers_is_unsafe(files):
+    with mounted(files, "ext4", ["mkfs.ext4", "-q"], options="barrier=0") as at:
+        _, found = examined(make_image(at))
+    assert found[0] == NO_BARRIERS and SAFE not in found
+
+
+# ---- devices
+
+@served(on=[Platterd])
+def a_device_is_examined_and_never_written(files):
+    image = make_image(files.path("."))
+    with open(image, "rb") as f:
+        before = f.read()
+    with loop(image) as device:
+        facts, found = examined(device)
+    with open(image, "rb") as f:
+        assert f.read() == before
+    assert SAFE in found and "not measured" in facts["cost"]
+    assert facts["image"]["size"] == "%d bytes" % (8 * MiB)
+    assert facts["disk"]["logical block"] == "512"
+
+
+@served(on=[Platterd])
+def sectors_of_4096_bytes_are_told(files):
+    with loop(make_image(files.path(".")), sector=4096) as device:
+        facts, found = examined(device)
+    assert facts["disk"]["logical block"] == "4096"
+    assert facts["export"]["blocks"].startswith("4096 bytes")
+    assert facts["SCSI"]["logical block"] == "512 bytes" and SMALLER_BLOCKS in found
+
+
+# ---- images
+
+@served(on=[Platterd])
+def blocks_never_written_are_told(files):
+    image = make_image(files.path("."), written=False)
+    facts, found = examined(image)
+    assert NOT_WRITTEN in found and facts["image"]["written"] == "0 bytes"
+    assert "FUA: shared flush" in facts["export"]["as"]
+
+
+@served(on=[Platterd])
+def an_image_that_may_fill_its_disk_is_told(files):
+    with mounted(files, "ext4", ["mkfs.ext4", "-q"]) as at:
+        _, found = examined(make_image(at, size=1 << 32, written=False))
+    assert MAY_FILL in found
+
+
+@served(on=[Platterd])
+def an_image_in_use_is_told_and_its_server_not_disturbed(server):
+    image = make_image(server.path("."))
+    with server(image) as s:
+        facts, found = examined(image)
+        assert IN_USE in found and facts["image"]["locks"] != "none"
+        nbdraw.connect(s.address).write(0, b"x" * 512)
+    assert IN_USE not in examined(image)[1]
+
+
+@served(on=[Platterd])
+def an_odd_size_is_told(files):
+    _, found = examined(make_image(files.path("."), size=MiB + 1))
+    assert ODD_SIZE in found
+
+
+@served(on=[Platterd])
+def nothing_of_the_image_is_changed(files):
+    image = make_image(files.path("."))
+    before = os.stat(image), sorted(os.listdir(os.path.dirname(image)))
+    with open(image, "rb") as f:
+        data = f.read()
+    doctor(image)
+    after = os.stat(image), sorted(os.listdir(os.path.dirname(image)))
+    with open(image, "rb") as f:
+        assert f.read() == data
+    assert (before[0].st_mtime_ns, before[0].st_ctime_ns, before[0].st_blocks, before[1]) == \
+        (after[0].st_mtime_ns, after[0].st_ctime_ns, after[0].st_blocks, after[1])
+
+
+# ---- who may not, and what is not there
+
+@served(on=[Platterd])
+def who_may_not_write_is_told_so(files):
+    needs_root()
+    folder = files.path("closed")
+    os.mkdir(folder)
+    image = make_image(folder)
+    os.chmod(image, 0o444)
+    os.chmod(folder, 0o555)
+    for above in iter_up(folder):
+        os.chmod(above, os.stat(above).st_mode | stat.S_IXOTH)
+    facts, found = examined(image, as_nobody=True)
+    assert NOT_WRITABLE in found and SAFE not in found
+    assert "Permission denied" in facts["cost"]["not measured"]
+    os.chmod(folder, 0o000)
+    status, said = doctor(image, as_nobody=True)
+    assert status == CANNOT and image in said and "Permission denied" in said
+
+
+def iter_up(folder):
+    """The folders above it that are ours to change."""
+    while (folder := os.path.dirname(folder)) not in ("/", "/tmp", "/var", "/var/tmp"):
+        yield folder
+
+
+@served(on=[Platterd])
+def a_directory_is_examined_for_images_to_come(files):
+    facts, found = examined(files.path("."))
+    assert "native, one" in facts["cost"] and "image" not in facts and "NBD" not in facts
+    assert SAFE in found or IN_MEMORY in found
+
+
+@served(on=[Platterd])
+def what_cannot_be_examined_is_refused_with_its_name(files):
+    for path, why in ((files.path("none.img"), "No such file"), ("/dev/null", "no file, block"),
+                      (make_image(files.path("."), size=0), None)):
+        status, said = doctor(path)
+        assert status == CANNOT if why else status in (HEALTHY, ADVICE), said
+        assert why is None or path in said and why in said
+    assert doctor()[0] == CANNOT and doctor("--no-such", "x")[0] == CANNOT
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,211 @@
+/*
+ * doctor-serve.c - what clients would be told of an image: the image is opened as a server would
+ * open it, without its lock, and what NBD and SCSI say of it is asked of the code that says it.
+ */
+#include "doctor-path.h"
+#include "nbd/handshake.h"
+#include "scsi-emu.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ANSWER 512 /* bytes of data that are looked at */
+
+/* ---- SCSI ------------------------------------------------------------------------ */
+
+struct asked {
+	struct scsi_command command;
+	struct pl_loop *loop;
+	uint8_t data[65536];
+};
+
+static void
+on_buffer(struct scsi_command *command)
+{
+	struct asked *a = command->memory;
+	bool fits = command->memory_length <= sizeof(a->data);
+
+	command->memory = a->data;
+	scsi_command_go(command, fits ? 0 : -ENOMEM);
+}
+
+static void
+on_done(struct scsi_command *command)
+{
+	struct asked *a = (struct asked *)command;
+
+	pl_loop_stop(a->loop);
+}
+
+/* Returns how many bytes of data have come; 0: none, or it was refused. */
+static uint64_t
+ask(struct asked *a, struct scsi_nexus *nexus, const uint8_t *cdb, unsigned length)
+{
+	a->command = (struct scsi_command){ .cdb_length = length,
+					    .attribute = SCSI_SIMPLE,
+					    .expected_in = ANSWER,
+					    .on_buffer = on_buffer,
+					    .on_done = on_done,
+					    .memory = a };
+	memcpy(a->command.cdb, cdb, length);
+	scsi_command_submit(nexus, &a->command);
+	pl_loop_run(a->loop);
+	return a->command.outcome == SCSI_DONE && a->command.status == 0 ? a->command.transfer_in
+									 : 0;
+}
+
+static void
+tell_bit(struct doctor_report *r, const char *name, bool yes, const char *meaning)
+{
+	doctor_fact(r, "SCSI", name, "%s%s", yes ? "yes: " : "no", yes ? meaning : "");
+}
+
+static void
+tell_bits(struct doctor_report *r, struct asked *a, struct scsi_nexus *nexus)
+{
+	/* SPC-4 "TEST UNIT READY command": the first one hears of the power-on. */
+	static const uint8_t ready[6], mode[6] = { 0x1A, 0, 0x08, 0, 0xFF },
+				       thin[6] = { 0x12, 1, 0xB2, 0, 0xFF },
+				       capacity[16] = { 0x9E, 0x10, [13] = 32 };
+
+	ask(a, nexus, ready, sizeof(ready));
+	if (ask(a, nexus, capacity, sizeof(capacity)) >= 32) {
+		doctor_fact(r, "SCSI", "logical block", "%u bytes",
+			    (unsigned)a->data[8] << 24 | (unsigned)a->data[9] << 16 |
+				    (unsigned)a->data[10] << 8 | a->data[11]);
+		tell_bit(r, "LBPME", a->data[14] & 0x80, "blocks may be without storage");
+	}
+	/* SPC-4 "MODE SENSE(6) command", SBC-3 "Caching mode page": behind a header of four bytes
+	 * and a block descriptor. */
+	if (ask(a, nexus, mode, sizeof(mode)) >= 12) {
+		const uint8_t *page = a->data + 4 + a->data[3];
+
+		tell_bit(r, "WCE", page[2] & 0x04, "a write may be answered before it is durable");
+		tell_bit(r, "DPOFUA", a->data[2] & 0x10, "one write can be made durable");
+		tell_bit(r, "WP", a->data[2] & 0x80, "read-only");
+	}
+	if (ask(a, nexus, thin, sizeof(thin)) >= 6)
+		tell_bit(r, "LBPU", a->data[5] & 0x80, "UNMAP");
+}
+
+static void
+unit_gone(void *loop)
+{
+	pl_loop_stop(loop);
+}
+
+static int
+with_unit(struct doctor_report *r, struct scsi_target *target, struct pl_export *ex,
+	  struct pl_channel *channel, struct pl_loop *loop, struct pl_error *err)
+{
+	struct pl_params *none = pl_params_new();
+	struct scsi_unit unit = { .params = none,
+				  .name = "doctor",
+				  .export = ex,
+				  .channel = channel,
+				  .capabilities = pl_export_capabilities(ex) };
+	static struct asked asked;
+	struct scsi_nexus *nexus = NULL;
+	struct scsi_lu *lu = NULL;
+	int error = none != NULL ? scsi_lu_new(target, &unit, &lu, err) : -ENOMEM;
+
+	if (error == 0)
+		error = scsi_nexus_new(target, "iqn.2025-01.org.platter:doctor",
+				       (const uint8_t[6]){ 0x80 }, &nexus, err);
+	if (error == 0 && scsi_nexus_map(nexus, 0, lu) == 0) {
+		asked.loop = loop;
+		tell_bits(r, &asked, nexus);
+	}
+	if (nexus != NULL) {
+		scsi_nexus_end(nexus, unit_gone, loop);
+		pl_loop_run(loop);
+	}
+	if (lu != NULL) {
+		scsi_lu_remove(lu, unit_gone, loop);
+		pl_loop_run(loop);
+	}
+	pl_params_free(none);
+	return error;
+}
+
+static void
+tell_scsi(struct doctor_report *r, struct pl_export *ex, struct pl_loop *loop)
+{
+	struct pl_channel *channel = NULL;
+	struct scsi_target *target = NULL;
+	struct pl_error err = { 0 };
+	int error = pl_channel_open(ex, loop, &channel, &err);
+
+	if (error == 0)
+		error = scsi_target_new(&target, "iqn.2025-01.org.platter:image", loop, &err);
+	if (error == 0)
+		error = with_unit(r, target, ex, channel, loop, &err);
+	if (error != 0)
+		doctor_fact(r, "SCSI", "not served", "%s",
+			    err.text[0] != '\0' ? err.text : strerror(-error));
+	if (target != NULL)
+		scsi_target_free(target);
+	if (channel != NULL)
+		pl_channel_close(channel);
+}
+
+/* ---- NBD ------------------------------------------------------------------------- */
+
+static void
+tell_nbd(struct doctor_report *r, unsigned capabilities)
+{
+	static const struct nbd_agreement all = { .structured = true,
+						  .extended = true,
+						  .allocation = true };
+
+	doctor_nbd_flags(r, "NBD", nbd_transmission_flags(capabilities, &all));
+}
+
+static int
+open_export(const char *path, struct pl_export **ex, struct pl_error *err)
+{
+	struct pl_params *params = pl_params_new();
+	int error = params != NULL ? pl_params_add(params, "path", path, err)
+				   : pl_error_set(err, -ENOMEM, "%s", path);
+
+	if (error == 0)
+		error = pl_params_add(params, "lock", "off", err);
+	if (error == 0)
+		error = pl_export_open(params, PL_OPEN_FALL_BACK, ex, err);
+	pl_params_free(params);
+	return error;
+}
+
+int
+path_serve(struct doctor_report *r, const char *path, unsigned *traits, struct pl_error *err)
+{
+	struct pl_export *ex;
+	struct pl_error no_ring;
+	struct pl_loop *loop;
+	unsigned capabilities;
+	int error = open_export(path, &ex, err);
+
+	if (error != 0)
+		return error;
+	capabilities = pl_export_capabilities(ex);
+	doctor_fact(r, "export", "as", "%s", pl_export_description(ex));
+	doctor_fact(r, "export", "blocks", "%u bytes; on the disk %u; best %u",
+		    pl_export_geometry(ex)->logical_block, pl_export_geometry(ex)->physical_block,
+		    pl_export_geometry(ex)->preferred);
+	tell_nbd(r, capabilities);
+	if (pl_export_geometry(ex)->logical_block > 512)
+		*traits |= BIG_BLOCKS;
+	if ((capabilities & PL_CAP_WRITE) == 0)
+		*traits |= READ_ONLY;
+	if (strstr(pl_export_description(ex), "FUA: shared flush") != NULL)
+		*traits |= BY_FLUSH;
+	if (pl_loop_new(&loop, &no_ring) == 0) {
+		tell_scsi(r, ex, loop);
+		pl_loop_free(loop);
+	} else {
+		doctor_fact(r, "SCSI", "not examined", "%s", no_ring.text);
+		*traits |= NO_RING;
+	}
+	pl_export_close(ex);
+	return 0;
+}
