@@ -282,8 +282,8 @@ def what_does_not_answer_cannot_be_examined():
 
 @tap.test
 def mistakes_on_the_command_line_are_named():
-    for words, what in (([], "name one URI"),
-                        (["nbd://a", "nbd://b"], "name one URI"),
+    for words, what in (([], "name one PATH or URI"),
+                        (["nbd://a", "nbd://b"], "name one PATH or URI"),
                         (["--timeout", "0", "nbd://a"], "--timeout"),
                         (["ftp://host/x"], "begins with none of nbd://"),
                         (["iscsi://host"], "iscsi"),
