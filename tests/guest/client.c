@@ -10,7 +10,7 @@
  * `read` compares with it. Exit status: 0 every reply was good and every byte as written, 1 not,
  * 2 could not run.
  */
-#include "conn.h"
+#include "../../tools/conn.h"
 
 #include <err.h>
 #include <fcntl.h>

@@ -23,7 +23,7 @@
  *that is zero, a 0 for others
  *	f:N	a flush, before which the first N marks had been made when it was sent
  */
-#include "conn.h"
+#include "../../tools/conn.h"
 
 #include "bytes.h"
 

@@ -202,7 +202,7 @@ def programs_for(kind="ext4"):
 
 
 class Iscsi:
-    """platterd's other protocol, which tests/lib/conn-iscsi.c speaks here."""
+    """platterd's other protocol, which tools/conn-iscsi.c speaks here."""
     name = "iscsi"
 
 

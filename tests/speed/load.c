@@ -8,7 +8,7 @@
  * So the client costs little beside the server that is measured. After the warm-up, counts
  * and latencies are kept for --runtime-ms; then one line of JSON tells them.
  */
-#include "conn.h"
+#include "../../tools/conn.h"
 
 #include <err.h>
 #include <errno.h>
