@@ -13,6 +13,7 @@ static const struct tool {
 	int (*run)(int argc, char **argv);
 	const char *help; /* one line */
 } tools[] = {
+	{ "bench", tool_bench, "measure servers beside each other on a disk" },
 	{ "control", tool_control, "give a command to a running platterd" },
 	{ "doctor", tool_doctor, "say whether a server is fit to keep data, and why" },
 	{ "help", tool_help, "list the subcommands" },

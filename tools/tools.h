@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+int tool_bench(int argc, char **argv);
 int tool_control(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_probe(int argc, char **argv);
