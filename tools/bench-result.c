@@ -62,6 +62,14 @@ bench_load_parse(const char *name, struct bench_load *l)
 	return false;
 }
 
+char *
+bench_target_title(const struct bench_target *t, char *title)
+{
+	snprintf(title, BENCH_TITLE, "%s%s%s%s%s", t->name, *t->mode != '\0' ? "/" : "", t->mode,
+		 t->step != NULL ? ": " : "", t->step != NULL ? t->step : "");
+	return title;
+}
+
 bool
 bench_measured(const struct bench_result *r, unsigned load, unsigned target)
 {

@@ -28,14 +28,15 @@
 #define TGT(more) \
 	{ \
 		.name = "tgtd", .killed = true, .unit = "/" IQN "/1", .setup = { \
-			"tgtadm -C @port --lld iscsi --mode target --op new --tid 1 -T " IQN, \
-			"tgtadm -C @port --lld iscsi --mode logicalunit --op new --tid 1 --lun 1 " \
+			"tgtadm -C @control --lld iscsi --mode target --op new --tid 1 -T " IQN, \
+			"tgtadm -C @control --lld iscsi --mode logicalunit --op new --tid 1 " \
+			"--lun 1 " \
 			"-b @file --bstype rdwr" more, \
-			"tgtadm -C @port --lld iscsi --mode target --op bind --tid 1 -I ALL" \
+			"tgtadm -C @control --lld iscsi --mode target --op bind --tid 1 -I ALL" \
 		} \
 	}
 
-/* In words and texts @file, @socket, @port, @config, @pid, @plugin, @size and @folder are
+/* In words and texts @file, @socket, @port, @control, @config, @pid, @plugin, @size and @folder are
  * replaced. */
 static const struct program {
 	const char *name;
@@ -156,8 +157,8 @@ static const struct bench_row rows[] = {
 	PEER("qsd", "none+io_uring", true, NBD_UNIX, QSD,
 	     QSD_WORDS("cache.direct=on,aio=io_uring")),
 	PEER("nbd-server", "writeback", false, NBD_UNIX, NBD_SERVER, "-C @config -p @pid"),
-	PEER("tgt", "writeback", false, ISCSI, TGTD, "-f -C @port --iscsi portal=127.0.0.1:@port"),
-	PEER("tgt", "none", true, ISCSI, TGTD_DIRECT, "-f -C @port --iscsi portal=127.0.0.1:@port"),
+	PEER("tgt", "writeback", false, ISCSI, TGTD, "-f -C @control --iscsi portal=127.0.0.1:@port"),
+	PEER("tgt", "none", true, ISCSI, TGTD_DIRECT, "-f -C @control --iscsi portal=127.0.0.1:@port"),
 };
 /* clang-format on */
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -336,11 +337,11 @@ add(struct bench_result *r, const char *name, const char *mode, const char *step
 static char *
 command_of(const struct bench_row *row)
 {
-	static const struct meaning meanings[] = { { "file", "FILE" },   { "socket", "SOCKET" },
-						   { "port", "PORT" },   { "config", "CONFIG" },
-						   { "pid", "PIDFILE" }, { "plugin", "platter" },
-						   { "size", "SIZE" },   { "folder", "DIR" },
-						   { NULL, NULL } };
+	static const struct meaning meanings[] = { { "file", "FILE" },      { "socket", "SOCKET" },
+						   { "port", "PORT" },      { "control", "N" },
+						   { "config", "CONFIG" },  { "pid", "PIDFILE" },
+						   { "plugin", "platter" }, { "size", "SIZE" },
+						   { "folder", "DIR" },     { NULL, NULL } };
 	char *words, *command = NULL;
 
 	if (row->kind == BENCH_RAW)
@@ -419,7 +420,7 @@ bench_targets_add_uri(struct bench_result *r, const char *uri, struct pl_error *
 	}
 	if (error != 0)
 		return error;
-	t = add(r, uri, "as it is", NULL);
+	t = add(r, uri, "", NULL);
 	if (t == NULL)
 		return pl_error_set(err, -ENOMEM, "targets");
 	t->kind = BENCH_GIVEN;
@@ -474,19 +475,20 @@ nap(void)
 	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 }
 
-/* Its last line, which is nearest to the reason. */
+/* Its last line, unless that only says where help is. */
 static int
 said(const struct bench_server *s, const struct program *p, struct pl_error *err)
 {
-	char text[4096], *line;
-	off_t size = lseek(s->log, 0, SEEK_END);
-	ssize_t n = pread(s->log, text, sizeof(text) - 1,
-			  size > (off_t)sizeof(text) ? size - (off_t)sizeof(text) + 1 : 0);
+	char text[4096], *line = text, *save = NULL;
+	off_t size = lseek(s->log, 0, SEEK_END), room = (off_t)sizeof(text) - 1;
+	ssize_t n = pread(s->log, text, (size_t)room, size > room ? size - room : 0);
 
 	text[n > 0 ? n : 0] = '\0';
-	while (n > 0 && text[n - 1] == '\n')
-		text[--n] = '\0';
-	line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') + 1 : text;
+	for (char *next = strtok_r(text, "\n", &save); next != NULL;
+	     next = strtok_r(NULL, "\n", &save)) {
+		if (strncmp(next, "Try ", 4) != 0)
+			line = next;
+	}
 	pl_text_clean(line);
 	return pl_error_say(err, -EIO, "%s does not start%s%s", p->name, *line != '\0' ? ": " : "",
 			    line);
@@ -622,18 +624,19 @@ start(struct bench_server *s, const struct bench_row *row, const struct bench_pl
 	const struct program *p = row->program;
 	const char *root = row->kind == BENCH_PEER ? place->peers_root : NULL;
 	int port = row->way == NBD_UNIX ? 0 : free_port(), error = 0;
-	char socket_path[100], config[100], pid_path[100], digits[16], size[32],
+	char socket_path[100], config[100], pid_path[100], digits[16], control[16], size[32],
 		*plugin = plugin_path(), *argv[WORDS_MAX + 1] = { NULL };
-	const struct meaning meanings[] = {
-		{ "file", place->image }, { "socket", socket_path },   { "port", digits },
-		{ "config", config },     { "pid", pid_path },         { "plugin", plugin },
-		{ "size", size },         { "folder", place->folder }, { NULL, NULL }
-	};
+	const struct meaning meanings[] = { { "file", place->image },    { "socket", socket_path },
+					    { "port", digits },          { "control", control },
+					    { "config", config },        { "pid", pid_path },
+					    { "plugin", plugin },        { "size", size },
+					    { "folder", place->folder }, { NULL, NULL } };
 
 	number++;
 	snprintf(socket_path, sizeof(socket_path), "%s/%u.sock", place->folder, number);
 	snprintf(config, sizeof(config), "%s/%u.conf", place->folder, number);
 	snprintf(pid_path, sizeof(pid_path), "%s/%u.pid", place->folder, number);
+	snprintf(control, sizeof(control), "%u", ((unsigned)getpid() + number) % 30000);
 	snprintf(digits, sizeof(digits), "%d", port);
 	snprintf(size, sizeof(size), "%" PRIu64, place->size);
 	if (row->way == NBD_UNIX)

@@ -406,21 +406,13 @@ seconds_now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static const char *
-column_name(const struct bench_target *t, char *name, size_t size)
-{
-	snprintf(name, size, "%s/%s%s%s", t->name, t->mode, t->step != NULL ? ": " : "",
-		 t->step != NULL ? t->step : "");
-	return name;
-}
-
 /* One line on a terminal, elsewhere one now and then. */
 static void
 show_progress(struct run *run, const struct bench_load *l, const struct bench_target *t)
 {
 	bool terminal = isatty(STDERR_FILENO);
 	double now = seconds_now(), left = 0;
-	char load[BENCH_NAME], target[128], time_left[32] = "";
+	char load[BENCH_NAME], target[BENCH_TITLE], time_left[32] = "";
 
 	if (!terminal && now - run->told < 30)
 		return;
@@ -431,7 +423,7 @@ show_progress(struct run *run, const struct bench_load *l, const struct bench_ta
 			 (unsigned)left % 60);
 	}
 	fprintf(stderr, "%s%u of %u, %s%s by %s%s", terminal ? "\r" : "", run->done + 1, run->total,
-		time_left, bench_load_name(l, load), column_name(t, target, sizeof target),
+		time_left, bench_load_name(l, load), bench_target_title(t, target),
 		terminal ? "\033[K" : "\n");
 }
 
@@ -461,12 +453,12 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 	bool *failed = &run->failed[load * run->r->target_count + target];
 	struct bench_server server;
 	struct pl_error err;
-	char load_name[BENCH_NAME], name[128], both[256];
+	char load_name[BENCH_NAME], name[BENCH_TITLE], both[256];
 	int error = 0;
 
 	if (t->absent != NULL || *failed)
 		return 0;
-	column_name(t, name, sizeof name);
+	bench_target_title(t, name);
 	if (run->image.path != NULL && t->kind != BENCH_GIVEN && t->kind != BENCH_CEILING)
 		error = bench_image_prepare(&run->image, t->direct ? PAGES_NONE : run->pages, &err);
 	if (error == 0)
@@ -579,6 +571,7 @@ static int
 measure_and_tell(struct run *run, const struct settings *s, struct pl_error *err)
 {
 	struct bench_result *r = run->r;
+	char title[BENCH_TITLE];
 	bool any = false;
 	int status;
 
@@ -590,7 +583,8 @@ measure_and_tell(struct run *run, const struct settings *s, struct pl_error *err
 		return pl_error_set(err, -ENOMEM, "samples");
 	for (unsigned i = 0; i < r->target_count; i++) {
 		if (r->targets[i].absent != NULL)
-			say_of(run, r->targets[i].name, r->targets[i].absent);
+			say_of(run, bench_target_title(&r->targets[i], title),
+			       r->targets[i].absent);
 	}
 	look_at_others(r);
 	measure_all(run);

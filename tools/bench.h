@@ -55,6 +55,10 @@ struct bench_target {
 	const struct bench_row *row; /* bench-target.c's */
 };
 
+#define BENCH_TITLE 192
+/* NAME/MODE, or NAME/MODE: STEP. Returns title, BENCH_TITLE bytes. */
+char *bench_target_title(const struct bench_target *t, char *title);
+
 /* ---- what has come of it --------------------------------------------------------- */
 
 enum { BENCH_P50, BENCH_P90, BENCH_P99, BENCH_P999, BENCH_MAX, BENCH_QUANTILES };
