@@ -5,7 +5,7 @@
 packages_serve="
 	autoconf automake gcc libc6-dev libtool make perl pkg-config
 	liburing-dev nbdkit nbdkit-plugin-dev
-	libcap-ng-dev libgnutls28-dev libiscsi-dev libjansson-dev libmicrohttpd-dev
+	libcap-ng-dev libgnutls28-dev libgsl-dev libiscsi-dev libjansson-dev libmicrohttpd-dev
 	libisal-dev libnbd-dev libseccomp-dev libsystemd-dev nettle-dev
 	libnbd-bin python3 python3-libnbd"
 packages_test="
