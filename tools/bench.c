@@ -608,7 +608,10 @@ command_line(int argc, char **argv)
 	fprintf(f, "platter");
 	for (int i = 0; i < argc; i++)
 		fprintf(f, " %s", argv[i]);
-	return fclose(f) == 0 ? text : NULL;
+	if (fclose(f) != 0)
+		return NULL;
+	pl_text_clean(text);
+	return text;
 }
 
 /* Returns an exit status, or what went wrong. */

@@ -2,7 +2,7 @@
 """Whatever clients do that do not behave, others keep at least four fifths of their throughput,
 memory is bounded, and descriptors return to where they were.
 
-The neighbour is tests/speed/load on a connection of its own, to a disk in memory. What it gets done
+The neighbour is `platter bench` with one connection of its own, to a disk in memory. What it gets done
 is counted by the server, in windows with the others there and windows without them by turns; all are
 on one worker. As this machine has other things to do, too, it is measured by the time that the
 neighbour and the worker had the processor, and that in which both slept, so that one was kept
@@ -33,7 +33,8 @@ from nbdraw import CMD_READ
 from server import PRELOAD, until
 
 KiB, MiB = 1 << 10, 1 << 20
-LOAD = os.path.join(server.BUILD, "tests/speed/load")
+BENCH = [os.path.join(server.BUILD, "platter"), "bench", "--targets", "given", "--repeats", "1",
+         "--time", "3600s", "--overwrite", "--cells"]
 ENOUGH, TRIES = 0.8, 3
 WINDOWS, WINDOW_S = 5, 0.2
 MEMORY = 128 * MiB          # of a worker, for requests
@@ -43,11 +44,10 @@ LIMIT = 1100                # of them
 
 # ---- neighbours
 
-LARGE = ["--bs", "1024k", "--qd", "4"]
 NEIGHBOURS = {
-    "small_reads": ["--op", "randread", "--qd", "1"],
-    "large_reads": ["--op", "randread", *LARGE],
-    "large_writes": ["--op", "randwrite", *LARGE],
+    "small_reads": "randread-4k-1x1",
+    "large_reads": "randread-1024k-1x4",
+    "large_writes": "randwrite-1024k-1x4",
 }
 
 
@@ -78,28 +78,29 @@ def open_text(path):
 class Neighbour:
     def __init__(self, s, name, iscsi):
         self.server, self.operator = s, s.operator()
-        address = [s.iscsi_uri] if iscsi else [s.socket, "neighbour"]
-        self.load = subprocess.Popen([LOAD, *NEIGHBOURS[name], "--warmup-ms", "600000", *address],
-                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        uri = s.iscsi_uri if iscsi else "nbd+unix:///neighbour?socket=" + s.socket
+        self.bench = subprocess.Popen([*BENCH, NEIGHBOURS[name], uri],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def __enter__(self):
         until(self.done, "the neighbour has begun")
         return self
 
     def __exit__(self, *_):
-        self.load.kill()
-        self.load.wait()
+        self.bench.kill()       # and its client with it
+        self.bench.wait()
         self.operator.close()
 
     def done(self):
         """Operations so far."""
-        assert self.load.poll() is None, "the neighbour was thrown out"
+        assert self.bench.poll() is None, "the neighbour was thrown out"
         return sum(op["count"]
                    for op in self.operator.export("neighbour")["operations"].values())
 
     def rate(self):
         """Operations in a second that was theirs."""
-        tasks = threads(self.load.pid) + threads(self.server.pid, "worker")
+        client = int(open_text("/proc/%d/task/%d/children" % (self.bench.pid, self.bench.pid)))
+        tasks = threads(client) + threads(self.server.pid, "worker")
         done, used, began = self.done(), had_processor(tasks), time.monotonic()
         samples = asleep = own = 0
         while own < WINDOW_S or samples < 20:
