@@ -382,7 +382,7 @@ fill(struct bench_sample *s, const struct whole_job *jobs, const struct bench_lo
 		s->latency[q] = histogram_at(&latency, fractions[q]);
 }
 
-#define LATER 20
+#define LATE 10 /* seconds */
 
 static void
 measure(const struct bench_where *where, const struct bench_load *l, double seconds, uint64_t seed,
@@ -411,7 +411,8 @@ measure(const struct bench_where *where, const struct bench_load *l, double seco
 	enter(SECOND_HALF);
 	sleep_for(seconds / 2);
 	/* One that has not answered once is given more time: it is slow, and says so then. */
-	for (unsigned i = 0; i < LATER && !__atomic_load_n(&some_answered, __ATOMIC_RELAXED); i++)
+	for (double late = 0; late < LATE && !__atomic_load_n(&some_answered, __ATOMIC_RELAXED);
+	     late += seconds / 2)
 		sleep_for(seconds / 2);
 	enter(STOP);
 	to = take_reading(&group);
