@@ -97,15 +97,14 @@ static const struct pl_option bench_options[] = {
 	{ "targets", PL_OPT_STRING, ROW(targets), "LIST", NULL, false,
 	  "columns: NAME, NAME/MODE, ours, peers, raw, ..." },
 	{ "list", PL_OPT_BOOL, ROW(list), "", NULL, false,
-	  "show rows and targets; measure nothing" },
+	  "show rows and targets, measure nothing" },
 	{ "overwrite", PL_OPT_BOOL, ROW(overwrite), "", NULL, false,
 	  "write to a file, device or URI that is there" },
 	{ "repeats", PL_OPT_UINT, ROW(repeats), "NUMBER", "5", false, "of each measurement" },
 	{ "time", PL_OPT_TIME, ROW(time_ns), "TIME", "1s", false, "of each, after warm-up" },
-	{ "size", PL_OPT_SIZE, ROW(size), "SIZE", "512M", false,
-	  "of the scratch file; or how much is used" },
+	{ "size", PL_OPT_SIZE, ROW(size), "SIZE", "512M", false, "of the file, or what is used" },
 	{ "pages", PL_OPT_ENUM, ROW(pages), "large|small", "large", false,
-	  "how the page cache holds what is cached" },
+	  "kind of pages in the cache" },
 	{ "quick", PL_OPT_BOOL, ROW(quick), "", NULL, false,
 	  "2 repeats of 100ms, 64M: to see that it works" },
 	{ "seed", PL_OPT_UINT, ROW(seed), "NUMBER", "0", false,
@@ -131,7 +130,7 @@ usage(FILE *to, int status)
 		"usage: platter bench [OPTION...] PATH|URI...\n"
 		"       platter bench --from FILE [--html FILE]\n\n"
 		"Measures our servers, those of others, and the file itself side by side.\n"
-		"PATH: a directory for a scratch file; a file or device. URI: NBD or iSCSI.\n\n%s\n"
+		"PATH: a directory for a scratch file; a file or device. URI: NBD or iSCSI.\n\n%s"
 		"Status: 0 all was measured; 1 parts are missing; 2 nothing was measured.\n",
 		rows != NULL ? rows : "");
 	free(rows);
@@ -166,7 +165,7 @@ contradiction(const struct settings *s)
 		return "name a directory, or what is to be measured; --help";
 	if (paths > 1)
 		return "one PATH at a time: what is compared has to lie on one disk";
-	if (s->repeats < 1 || s->repeats > 1000)
+	if (s->repeats < 1 || s->repeats > BENCH_REPEATS)
 		return "--repeats is from 1 to 1000";
 	if (s->time_ns < 10000000 || s->time_ns > UINT64_C(3600000000000))
 		return "--time is from 10ms to 3600s";
