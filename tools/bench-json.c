@@ -259,7 +259,7 @@ read_lists(const json_t *facts, const json_t *targets, const json_t *loads, cons
 	size_t f = json_array_size(facts), t = json_array_size(targets), l = json_array_size(loads);
 	int error = 0;
 
-	if (f > MOST || t > MOST || l > MOST || r->repeats > MOST || r->repeats < 1 ||
+	if (f > MOST || t > MOST || l > MOST || r->repeats > BENCH_REPEATS || r->repeats < 1 ||
 	    json_array_size(samples) != l || l * t > MOST || l * t * r->repeats > 100 * MOST)
 		return pl_error_say(err, -EINVAL,
 				    "%s: %zu loads, %zu targets, %u repeats and %zu "

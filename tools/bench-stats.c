@@ -91,12 +91,8 @@ struct bench_pair
 bench_pair(const double *a, const double *b, unsigned n)
 {
 	struct bench_pair pair = { .n = n, .p = NAN, .p_rank = NAN, .p_holm = NAN };
-	double mean, half, *d = malloc((n + 1) * sizeof(*d));
+	double mean, half, d[BENCH_REPEATS] = { 0 };
 
-	if (d == NULL) {
-		pair.ratio = pair.low = pair.high = NAN;
-		return pair;
-	}
 	for (unsigned i = 0; i < n; i++)
 		d[i] = log(a[i] / b[i]);
 	interval(d, n, &mean, &half);
@@ -112,7 +108,6 @@ bench_pair(const double *a, const double *b, unsigned n)
 			pair.p = mean == 0 ? 1 : 0;
 		pair.p_rank = signed_rank(d, n);
 	}
-	free(d);
 	return pair;
 }
 
@@ -169,7 +164,7 @@ rates(const struct bench_result *r, unsigned load, unsigned a, unsigned b, doubl
 struct bench_spread
 bench_rate(const struct bench_result *r, unsigned load, unsigned target)
 {
-	double x[r->repeats + 1];
+	double x[BENCH_REPEATS];
 
 	return bench_spread(x, rates(r, load, target, target, x, x));
 }
@@ -178,7 +173,7 @@ double
 bench_median(const struct bench_result *r, unsigned load, unsigned target,
 	     double (*value)(const struct bench_sample *s))
 {
-	double x[r->repeats + 1];
+	double x[BENCH_REPEATS];
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < r->repeats; i++) {
@@ -269,7 +264,7 @@ static void
 add(struct bench_comparisons *c, const struct bench_result *r, unsigned load, unsigned target,
     unsigned base, enum bench_why why)
 {
-	double x[r->repeats + 1], y[r->repeats + 1];
+	double x[BENCH_REPEATS], y[BENCH_REPEATS];
 
 	if (target == base || r->targets[target].kind == BENCH_CEILING ||
 	    !bench_measured(r, load, target) || !bench_measured(r, load, base))

@@ -22,7 +22,7 @@ struct bench_spread {
 /* Sorts x. */
 struct bench_spread bench_spread(double *x, unsigned n);
 
-/* a against b, of the same n repeats. */
+/* a against b, of the same n repeats, at most BENCH_REPEATS. */
 struct bench_pair {
 	unsigned n;
 	double ratio, low, high; /* mean of a / b and its 95 % interval; NAN: too few figures */

@@ -29,7 +29,8 @@ struct bench_load {
 	unsigned jobs;  /* connections, with a thread of the client each */
 };
 
-#define BENCH_NAME 48
+#define BENCH_REPEATS 1000 /* at most */
+#define BENCH_NAME    48
 /* OP[-fua|-flush]-BLOCK-JOBSxDEPTH: "randwrite-fua-4k-4x16". Returns name, BENCH_NAME bytes. */
 char *bench_load_name(const struct bench_load *l, char *name);
 bool bench_load_parse(const char *name, struct bench_load *l); /* the same, read */

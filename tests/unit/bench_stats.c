@@ -1,5 +1,5 @@
 /* bench_stats.c - what platter bench says of figures, against published and hand-made examples. */
-#include "bench-stats.h"
+#include "../../tools/bench-stats.h"
 
 #include "test.h"
 
@@ -121,6 +121,9 @@ TEST(many_comparisons_are_corrected_for_their_number)
 
 #define REPEATS 3
 
+static char ceiling[] = "ceiling", ours[] = "nbd", slow[] = "slow", fast[] = "fast",
+	    none[] = "none", nothing[] = "", a[] = "a", b[] = "b";
+
 /* Rates of each load and target; 0: not measured. Each repeat is 1 % more than the one before it.
  */
 static struct bench_result
@@ -145,11 +148,11 @@ result(struct bench_target *targets, unsigned target_count, struct bench_load *l
 TEST(each_is_compared_with_the_best_peer_and_each_step_with_the_one_before)
 {
 	struct bench_target t[] = {
-		{ .name = "ceiling", .mode = "nothing", .kind = BENCH_CEILING },
-		{ .name = "nbd", .mode = "none", .step = "a", .kind = BENCH_OURS },
-		{ .name = "nbd", .mode = "none", .step = "b", .kind = BENCH_OURS },
-		{ .name = "slow", .mode = "", .kind = BENCH_PEER },
-		{ .name = "fast", .mode = "", .kind = BENCH_PEER },
+		{ .name = ceiling, .mode = none, .kind = BENCH_CEILING },
+		{ .name = ours, .mode = none, .step = a, .kind = BENCH_OURS },
+		{ .name = ours, .mode = none, .step = b, .kind = BENCH_OURS },
+		{ .name = slow, .mode = nothing, .kind = BENCH_PEER },
+		{ .name = fast, .mode = nothing, .kind = BENCH_PEER },
 	};
 	struct bench_load l[] = { { .block = 4096, .depth = 1, .jobs = 1 },
 				  { .block = 4096, .depth = 16, .jobs = 1 } };
@@ -174,8 +177,8 @@ TEST(each_is_compared_with_the_best_peer_and_each_step_with_the_one_before)
 
 TEST(without_a_peer_the_first_is_what_others_are_compared_with)
 {
-	struct bench_target t[] = { { .name = "a", .mode = "", .kind = BENCH_GIVEN },
-				    { .name = "b", .mode = "", .kind = BENCH_GIVEN } };
+	struct bench_target t[] = { { .name = a, .mode = nothing, .kind = BENCH_GIVEN },
+				    { .name = b, .mode = nothing, .kind = BENCH_GIVEN } };
 	struct bench_load l[] = { { .block = 4096, .depth = 1, .jobs = 1 } };
 	static const double rates[] = { 100, 300 };
 	struct bench_result r = result(t, 2, l, 1, rates);
@@ -191,8 +194,8 @@ TEST(without_a_peer_the_first_is_what_others_are_compared_with)
 
 TEST(the_depth_that_is_enough_is_where_rates_stop_to_grow)
 {
-	struct bench_target t[] = { { .name = "a", .mode = "", .kind = BENCH_OURS },
-				    { .name = "b", .mode = "", .kind = BENCH_OURS } };
+	struct bench_target t[] = { { .name = a, .mode = nothing, .kind = BENCH_OURS },
+				    { .name = b, .mode = nothing, .kind = BENCH_OURS } };
 	/* In no order, and one of another kind. */
 	struct bench_load l[] = { { .block = 4096, .depth = 16, .jobs = 1 },
 				  { .block = 4096, .depth = 1, .jobs = 1 },
