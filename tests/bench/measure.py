@@ -75,7 +75,7 @@ def sound(sample, has_server=True):
 
 @in_a_folder
 def each_pair_is_measured_in_each_repeat(folder):
-    targets = ["raw/none", "nbd/none", "iscsi/writeback", "plugin/none"]
+    targets = ["raw/none", "nbd/none", "iscsi/auto", "plugin/none"]
     by_target, whole = figures(*SHORT, "--repeats", "2", "--cells", READ + "," + FUA,
                                "--targets", ",".join(targets), folder)
     assert sorted(by_target) == sorted(targets), by_target.keys()
@@ -155,7 +155,7 @@ def a_file_that_is_there_is_written_only_when_that_is_asked_for(folder):
     path = os.path.join(folder, "disk.img")
     with open(path, "wb") as f:
         f.write(b"precious" * (MiB // 8))
-    words = [*SHORT, "--repeats", "1", "--targets", "nbd/writeback", path]
+    words = [*SHORT, "--repeats", "1", "--targets", "nbd/auto", path]
     said = bench("--cells", FUA, *words, status=NOTHING)
     assert "disk.img would be overwritten" in said and "--overwrite" in said, said
     bench("--cells", READ, *words)
