@@ -476,7 +476,7 @@ nap(void)
 	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 }
 
-/* Its last line, unless that only says where help is. */
+/* The last line that is about an error, or else the last one. */
 static int
 said(const struct bench_server *s, const struct program *p, struct pl_error *err)
 {
@@ -487,7 +487,7 @@ said(const struct bench_server *s, const struct program *p, struct pl_error *err
 	text[n > 0 ? n : 0] = '\0';
 	for (char *next = strtok_r(text, "\n", &save); next != NULL;
 	     next = strtok_r(NULL, "\n", &save)) {
-		if (strncmp(next, "Try ", 4) != 0)
+		if (strstr(next, "rror") != NULL || strstr(line, "rror") == NULL)
 			line = next;
 	}
 	pl_text_clean(line);

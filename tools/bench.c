@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fnmatch.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -119,7 +118,6 @@ static const struct pl_option bench_options[] = {
 	PL_OPTION_END,
 };
 #undef ROW
-#define OPTIONS (sizeof bench_options / sizeof *bench_options - 1)
 
 static int
 usage(FILE *to, int status)
@@ -189,28 +187,10 @@ be_quick(struct settings *s, const struct pl_params *params)
 static int
 parse(int argc, char **argv, struct settings *s, struct pl_params *params)
 {
-	struct option longs[OPTIONS + 1] = { 0 };
-	struct pl_error err;
-	uint64_t used = 0;
 	const char *wrong;
-	int i;
 
-	for (i = 0; i < (int)OPTIONS; i++)
-		longs[i] =
-			(struct option){ bench_options[i].name,
-					 bench_options[i].type == PL_OPT_BOOL ? no_argument
-									      : required_argument,
-					 NULL, 256 + i };
-	optind = 0; /* from the start, though somebody may have parsed before */
-	while ((i = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (i < 256)
-			return STATUS_NOTHING; /* getopt_long has said why */
-		if (pl_params_add(params, bench_options[i - 256].name,
-				  optarg != NULL ? optarg : "on", &err) != 0)
-			return complain(err.text);
-	}
-	if (pl_options_parse(bench_options, params, &used, s, &err) != 0)
-		return complain(err.text);
+	if (tool_options(argc, argv, bench_options, params, s) != 0)
+		return STATUS_NOTHING;
 	s->words = argv + optind;
 	if (s->help)
 		return usage(stdout, STATUS_DONE);

@@ -87,7 +87,7 @@ class Neighbour:
         return self
 
     def __exit__(self, *_):
-        self.bench.kill()       # and its client with it
+        self.bench.terminate()
         self.bench.wait()
         self.operator.close()
 

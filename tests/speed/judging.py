@@ -37,22 +37,22 @@ def judged(rates, cpus, row=ROW, status=0):
 
 @tap.test
 def a_cell_reaches_its_goals_or_misses_them():
-    cpus = {"nbd/writeback": 5, "qsd/writeback+threads": 10, "nbd-server/writeback": 99}
-    rates = {"nbd/writeback": [200, 220, 240], "qsd/writeback+threads": [100, 110, 90],
+    cpus = {"nbd/auto": 5, "qsd/writeback+threads": 10, "nbd-server/writeback": 99}
+    rates = {"nbd/auto": [200, 220, 240], "qsd/writeback+threads": [100, 110, 90],
              "nbd-server/writeback": [50, 60, 70]}
     said = judged(rates, cpus).splitlines()[1].split()
     assert said[2:5] == ["2", "CPU", "0.6"] and said[5:] == [
         "220", "100", "2.20", "2.00-2.67", "reached", "-", "0.50", "qsd/writeback+threads"], said
-    assert "missed" in judged({**rates, "nbd/writeback": [190, 190, 500]}, cpus, status=1)
-    assert "missed" in judged(rates, {**cpus, "nbd/writeback": 7}, status=1)
+    assert "missed" in judged({**rates, "nbd/auto": [190, 190, 500]}, cpus, status=1)
+    assert "missed" in judged(rates, {**cpus, "nbd/auto": 7}, status=1)
 
 
 @tap.test
 def no_slower_is_a_tie_where_it_cannot_be_told():
-    rates = {"plugin/writeback": [95, 95], "nbdkit-file/writeback": [100, 100]}
+    rates = {"plugin/auto": [95, 95], "nbdkit-file/writeback": [100, 100]}
     cpus = dict.fromkeys(rates)
     assert " tie " in judged(rates, cpus, row="randread-4k-1x1")
-    assert " missed " in judged({**rates, "plugin/writeback": [80, 80]}, cpus,
+    assert " missed " in judged({**rates, "plugin/auto": [80, 80]}, cpus,
                                 row="randread-4k-1x1", status=1)
 
 
