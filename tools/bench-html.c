@@ -26,26 +26,12 @@ static const char head[] =
 	"</style></head><body>\n<h1>platter bench</h1>\n";
 
 static void
-put_text(FILE *to, const char *text)
-{
-	for (; *text != '\0'; text++) {
-		switch (*text) {
-		case '&': fputs("&amp;", to); break;
-		case '<': fputs("&lt;", to); break;
-		case '>': fputs("&gt;", to); break;
-		case '"': fputs("&quot;", to); break;
-		default: fputc(*text, to);
-		}
-	}
-}
-
-static void
 put_title(FILE *to, const struct bench_result *r, unsigned target)
 {
 	char title[BENCH_TITLE];
 
 	fprintf(to, "<span class=\"s\" style=\"background:%s\"></span>", bench_colour(target));
-	put_text(to, bench_target_title(&r->targets[target], title));
+	bench_put_text(to, bench_target_title(&r->targets[target], title));
 }
 
 /* ---- what was measured ----------------------------------------------------------- */
@@ -54,7 +40,7 @@ static void
 put_about(const struct bench_result *r, FILE *to)
 {
 	fprintf(to, "<p><code>");
-	put_text(to, r->command);
+	bench_put_text(to, r->command);
 	fprintf(to,
 		"</code></p>\n<p>%u repeats of %g s each, in an order of chance (seed "
 		"%llu)%s.</p>\n<table class=\"w\">\n",
@@ -62,9 +48,9 @@ put_about(const struct bench_result *r, FILE *to)
 		r->interrupted ? "; interrupted, so that some are missing" : "");
 	for (unsigned i = 0; i < r->fact_count; i++) {
 		fprintf(to, "<tr><th>");
-		put_text(to, r->facts[i].name);
+		bench_put_text(to, r->facts[i].name);
 		fprintf(to, "</th><td>");
-		put_text(to, r->facts[i].value);
+		bench_put_text(to, r->facts[i].value);
 		fprintf(to, "</td></tr>\n");
 	}
 	fprintf(to, "</table>\n<h2>Servers</h2>\n<table class=\"w\">\n");
@@ -76,9 +62,9 @@ put_about(const struct bench_result *r, FILE *to)
 		fprintf(to, target->absent != NULL ? "</td><td class=\"n\">not measured: "
 						   : "</td><td><code>");
 		if (target->absent != NULL)
-			put_text(to, target->absent);
+			bench_put_text(to, target->absent);
 		else if (target->command != NULL)
-			put_text(to, target->command);
+			bench_put_text(to, target->command);
 		fprintf(to, target->absent != NULL ? "</td></tr>\n" : "</code></td></tr>\n");
 	}
 	fprintf(to, "</table>\n");

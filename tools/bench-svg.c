@@ -20,6 +20,20 @@ bench_colour(unsigned target)
 	return colours[target % COLOURS];
 }
 
+void
+bench_put_text(FILE *to, const char *text)
+{
+	for (; *text != '\0'; text++) {
+		switch (*text) {
+		case '&': fputs("&amp;", to); break;
+		case '<': fputs("&lt;", to); break;
+		case '>': fputs("&gt;", to); break;
+		case '"': fputs("&quot;", to); break;
+		default: fputc(*text, to);
+		}
+	}
+}
+
 bool
 bench_alike(const struct bench_load *a, const struct bench_load *b)
 {
@@ -165,13 +179,12 @@ dots(FILE *to, const struct bench_result *r, unsigned load, unsigned target, fig
 	for (unsigned l = 0; l < r->load_count; l++) {
 		double value = of(r, l, target);
 
-		if (bench_alike(&r->loads[l], &r->loads[load]) && !isnan(value))
-			fprintf(to,
-				"<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"><title>%s: "
-				"%.4g at %u</title></circle>\n",
-				place(x, r->loads[l].depth), place(y, value), bench_colour(target),
-				bench_target_title(&r->targets[target], title), value,
-				r->loads[l].depth);
+		if (!bench_alike(&r->loads[l], &r->loads[load]) || isnan(value))
+			continue;
+		fprintf(to, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"><title>",
+			place(x, r->loads[l].depth), place(y, value), bench_colour(target));
+		bench_put_text(to, bench_target_title(&r->targets[target], title));
+		fprintf(to, ": %.4g at %u</title></circle>\n", value, r->loads[l].depth);
 	}
 }
 
@@ -205,6 +218,12 @@ p99_of(const struct bench_result *r, unsigned load, unsigned target)
 	return bench_median(r, load, target, p99);
 }
 
+static bool
+is_plotted(const struct bench_result *r, unsigned target)
+{
+	return r->targets[target].kind != BENCH_CEILING;
+}
+
 /* The least and the most of a figure of loads like that one; false: there is none. */
 static bool
 extremes(const struct bench_result *r, unsigned load, figure *of, double *low, double *high)
@@ -214,6 +233,8 @@ extremes(const struct bench_result *r, unsigned load, figure *of, double *low, d
 		if (!bench_alike(&r->loads[l], &r->loads[load]))
 			continue;
 		for (unsigned t = 0; t < r->target_count; t++) {
+			if (!is_plotted(r, t))
+				continue;
 			*low = fmin(*low, of(r, l, t));
 			*high = fmax(*high, of(r, l, t));
 		}
@@ -236,6 +257,8 @@ bench_svg_rates(const struct bench_result *r, unsigned load, FILE *to)
 		grid_y(to, &y, at);
 	grid_x(to, r, load, &x, HEIGHT);
 	for (unsigned t = 0; t < r->target_count; t++) {
+		if (!is_plotted(r, t))
+			continue;
 		line(to, r, load, t, rate_of, &x, &y, "l");
 		dots(to, r, load, t, rate_of, &x, &y);
 	}
@@ -259,6 +282,8 @@ bench_svg_latencies(const struct bench_result *r, unsigned load, FILE *to)
 		grid_y(to, &y, at);
 	grid_x(to, r, load, &x, HEIGHT);
 	for (unsigned t = 0; t < r->target_count; t++) {
+		if (!is_plotted(r, t))
+			continue;
 		line(to, r, load, t, p50_of, &x, &y, "l");
 		dots(to, r, load, t, p50_of, &x, &y);
 		line(to, r, load, t, p99_of, &x, &y, "l d");
@@ -286,16 +311,20 @@ put_ratio(FILE *to, const struct bench_result *r, const struct bench_comparison 
 
 	bench_target_title(&r->targets[c->target], title);
 	bench_target_title(&r->targets[c->base], base);
+	fprintf(to, "<text class=\"e\" x=\"%d\" y=\"%d\">", WIDTH / 2 - 6, y + 4);
+	bench_put_text(to, title);
 	fprintf(to,
-		"<text class=\"e\" x=\"%d\" y=\"%d\">%s, %u</text>"
-		"<path class=\"l\" stroke=\"%s\" d=\"M%.1f %dH%.1f\"/>"
-		"<circle cx=\"%.1f\" cy=\"%d\" r=\"4\" fill=\"%s\"%s><title>%.2f (%.2f to %.2f) of "
-		"%s%s</title></circle>\n",
-		WIDTH / 2 - 6, y + 4, title, r->loads[c->load].depth, bench_colour(c->target),
-		place(x, low), y, place(x, high), place(x, c->pair.ratio), y,
+		", %u</text><path class=\"l\" stroke=\"%s\" d=\"M%.1f %dH%.1f\"/>"
+		"<circle cx=\"%.1f\" cy=\"%d\" r=\"4\" fill=\"%s\"%s><title>%.2f (%.2f to %.2f) "
+		"of ",
+		r->loads[c->load].depth, bench_colour(c->target), place(x, low), y, place(x, high),
+		place(x, c->pair.ratio), y,
 		bench_significant(&c->pair) ? bench_colour(c->target) : "white",
 		bench_significant(&c->pair) ? "" : " stroke=\"#555\"", c->pair.ratio, c->pair.low,
-		c->pair.high, base, bench_significant(&c->pair) ? "" : ", not significant");
+		c->pair.high);
+	bench_put_text(to, base);
+	fprintf(to, "%s</title></circle>\n",
+		bench_significant(&c->pair) ? "" : ", not significant");
 }
 
 void

@@ -158,11 +158,22 @@ def the_page_has_plots_of_all_that_was_measured():
     text = page_of(result())
     plots = [xml.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", text, re.S)]
     assert len(plots) == 3      # rates, latencies, ratios
-    for plot, dots in zip(plots, (9, 18, 3)):
+    for plot, dots in zip(plots, (6, 12, 3)):      # not of the ceiling
         assert len(plot.findall("circle")) == dots, dots
         for dot in plot.findall("circle"):
             assert 0 <= float(dot.get("cx")) <= 560 and 0 <= float(dot.get("cy")), dot.attrib
+
+
+@tap.test
+def whatever_a_page_tells_of_is_text():
+    odd = result()
+    for one in odd["targets"]:
+        one["name"] = "<u>%s&" % one["name"]
+    text = page_of(odd)
+    assert "<u>" not in text and "&lt;u&gt;nbd&amp;/auto" in text
     assert "&lt;x&gt; &amp; y" in text and "Linux &lt;6&gt;" in text
+    for plot in re.findall(r"<svg.*?</svg>", text, re.S):
+        xml.fromstring(plot)
 
 
 # ---- files that are none -------------------------------------------------------------------------
