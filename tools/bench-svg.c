@@ -9,8 +9,10 @@ enum { WIDTH = 560, HEIGHT = 300, LEFT = 64, RIGHT = 16, TOP = 28, BOTTOM = 44 }
 #define ROW 18 /* of ratios */
 
 static const char *const colours[] = {
-	"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf",
-	"#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#003f5c", "#ffa600",
+	"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
+	"#7f7f7f", "#bcbd22", "#003f5c", "#ffa600", "#aec7e8", "#7f0000", "#98df8a", "#4b0082",
+	"#ffbb78", "#006d77", "#c49c94", "#a0005a", "#000000", "#6b6b00", "#5dade2", "#ff9896",
+	"#0b5d1e", "#c5b0d5", "#b35900", "#00d5a0", "#5c3a21", "#f7b6d2",
 };
 #define COLOURS (sizeof(colours) / sizeof(colours[0]))
 
