@@ -91,37 +91,14 @@ put_pair(const struct bench_comparison *c, FILE *to)
 		c->pair.p_holm, c->pair.p_rank);
 }
 
-static double
-server_cpu(const struct bench_sample *s)
-{
-	return s->server_cpu;
-}
-static double
-p50(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P50];
-}
-static double
-p99(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P99];
-}
-static double
-p999(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P999];
-}
+static const unsigned shown[] = { BENCH_P50, BENCH_P99, BENCH_P999 };
+#define SHOWN (sizeof(shown) / sizeof(shown[0]))
 
-static const struct column {
-	const char *name;
-	double (*value)(const struct bench_sample *s);
-} columns[] = {
-	{ "CPU us", server_cpu },
-	{ "p50 us", p50 },
-	{ "p99 us", p99 },
-	{ "p99.9 us", p999 },
-};
-#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
+static void
+put_figure(FILE *to, double value)
+{
+	fprintf(to, isnan(value) ? "<td></td>" : "<td>%.1f</td>", value);
+}
 
 static void
 put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigned load,
@@ -141,11 +118,9 @@ put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigne
 		fprintf(to, "<td></td>");
 	else
 		fprintf(to, "<td>%.0f&ndash;%.0f</td>", s.low, s.high);
-	for (unsigned i = 0; i < COLUMNS; i++) {
-		double value = bench_median(r, load, target, columns[i].value);
-
-		fprintf(to, isnan(value) ? "<td></td>" : "<td>%.1f</td>", value);
-	}
+	put_figure(to, bench_server_cpu(r, load, target));
+	for (unsigned i = 0; i < SHOWN; i++)
+		put_figure(to, bench_latency(r, load, target, shown[i]));
 	put_pair(pair, to);
 	put_pair(bench_comparison(c, load, target, BENCH_STEP), to);
 	fprintf(to, "</tr>\n");
@@ -158,8 +133,9 @@ put_load(const struct bench_result *r, const struct bench_comparisons *c, unsign
 
 	fprintf(to, "<table><tr><th>%s</th><th>rate/s</th><th>95 %%</th>",
 		bench_load_name(&r->loads[load], name));
-	for (unsigned i = 0; i < COLUMNS; i++)
-		fprintf(to, "<th>%s</th>", columns[i].name);
+	fprintf(to, "<th>CPU us</th>");
+	for (unsigned i = 0; i < SHOWN; i++)
+		fprintf(to, "<th>%s us</th>", bench_quantile_names[shown[i]]);
 	fprintf(to, "<th>ratio</th><th>95 %%</th><th>p</th><th>of the step before</th>"
 		    "<th>95 %%</th><th>p</th></tr>\n");
 	for (unsigned t = 0; t < r->target_count; t++)

@@ -169,21 +169,35 @@ bench_rate(const struct bench_result *r, unsigned load, unsigned target)
 	return bench_spread(x, rates(r, load, target, target, x, x));
 }
 
-double
-bench_median(const struct bench_result *r, unsigned load, unsigned target,
-	     double (*value)(const struct bench_sample *s))
+/* Of the figure that stands `at` so many bytes in a sample. */
+static double
+median(const struct bench_result *r, unsigned load, unsigned target, size_t at)
 {
-	double x[BENCH_REPEATS];
+	double x[BENCH_REPEATS], value;
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < r->repeats; i++) {
 		const struct bench_sample *s = bench_sample(r, load, target, i);
 
-		if (s->there && !isnan(value(s)))
-			x[n++] = value(s);
+		memcpy(&value, (const char *)s + at, sizeof(value));
+		if (s->there && !isnan(value))
+			x[n++] = value;
 	}
 	gsl_sort(x, 1, n);
 	return n > 0 ? gsl_stats_median_from_sorted_data(x, 1, n) : NAN;
+}
+
+double
+bench_latency(const struct bench_result *r, unsigned load, unsigned target, unsigned quantile)
+{
+	return median(r, load, target,
+		      offsetof(struct bench_sample, latency) + quantile * sizeof(double));
+}
+
+double
+bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target)
+{
+	return median(r, load, target, offsetof(struct bench_sample, server_cpu));
 }
 
 static unsigned

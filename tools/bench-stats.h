@@ -65,9 +65,10 @@ const struct bench_comparison *bench_comparison(const struct bench_comparisons *
 
 /* Of the rates of a pair, over its repeats; n is 0 where there are none. */
 struct bench_spread bench_rate(const struct bench_result *r, unsigned load, unsigned target);
-/* The median of what value() says of each sample; NAN: of none. */
-double bench_median(const struct bench_result *r, unsigned load, unsigned target,
-		    double (*value)(const struct bench_sample *s));
+/* Medians over its repeats, in microseconds; NAN: not known. */
+double bench_latency(const struct bench_result *r, unsigned load, unsigned target,
+		     unsigned quantile);
+double bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target);
 /* The peer with the highest median; target_count: there is none. */
 unsigned bench_best_peer(const struct bench_result *r, unsigned load);
 /* The depth from which on the rate of a load like this, apart from its depth, grows by less than a

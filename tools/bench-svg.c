@@ -197,27 +197,15 @@ rate_of(const struct bench_result *r, unsigned load, unsigned target)
 }
 
 static double
-p50(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P50];
-}
-
-static double
-p99(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P99];
-}
-
-static double
 p50_of(const struct bench_result *r, unsigned load, unsigned target)
 {
-	return bench_median(r, load, target, p50);
+	return bench_latency(r, load, target, BENCH_P50);
 }
 
 static double
 p99_of(const struct bench_result *r, unsigned load, unsigned target)
 {
-	return bench_median(r, load, target, p99);
+	return bench_latency(r, load, target, BENCH_P99);
 }
 
 static bool

@@ -68,18 +68,6 @@ put_time(FILE *to, double us)
 		fprintf(to, us < 9.95 ? "%8.1f" : "%8.0f", us);
 }
 
-static double
-server_cpu(const struct bench_sample *s)
-{
-	return s->server_cpu;
-}
-
-static double
-p99(const struct bench_sample *s)
-{
-	return s->latency[BENCH_P99];
-}
-
 static bool
 steady(const struct bench_result *r, unsigned load, unsigned target)
 {
@@ -114,8 +102,8 @@ put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigne
 	put_rate(to, s.median);
 	put_spread(to, &s);
 	put_pair(to, pair);
-	put_time(to, bench_median(r, load, target, server_cpu));
-	put_time(to, bench_median(r, load, target, p99));
+	put_time(to, bench_server_cpu(r, load, target));
+	put_time(to, bench_latency(r, load, target, BENCH_P99));
 	fprintf(to, "%s\n", steady(r, load, target) ? "" : " ~");
 	pair = bench_comparison(c, load, target, BENCH_STEP);
 	if (pair != NULL) {
