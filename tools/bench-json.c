@@ -203,13 +203,20 @@ read_load(const json_t *from, struct bench_load *l)
 
 	if (json_unpack((json_t *)from, "{s:s}", "name", &name) != 0 || !bench_load_parse(name, l))
 		return -EINVAL;
-	return 0;
+	return l->block > 0 && l->depth > 0 && l->jobs > 0 ? 0 : -EINVAL;
 }
 
 static double
 read_number(const json_t *from)
 {
 	return json_is_number(from) ? json_number_value(from) : NAN;
+}
+
+/* What is less or more nobody measures, and no axis of a plot reaches. */
+static bool
+can_be(double value)
+{
+	return value >= 1e-6 && value <= 1e15;
 }
 
 static int
@@ -221,15 +228,18 @@ read_sample(const json_t *from, struct bench_sample *s)
 	if (json_is_null(from))
 		return 0;
 	if (json_unpack((json_t *)from, "{s:F, s:b}", "rate", &s->rate, "steady", &steady) != 0 ||
-	    !json_is_object(latency) || !(s->rate > 0))
+	    !json_is_object(latency) || !can_be(s->rate))
 		return -EINVAL;
 	s->there = true;
 	s->steady = steady;
 	s->server_cpu = read_number(json_object_get(from, "server_cpu_us"));
 	s->client_cpu = read_number(json_object_get(from, "client_cpu_us"));
 	s->busy = read_number(json_object_get(from, "busy"));
-	for (unsigned q = 0; q < BENCH_QUANTILES; q++)
+	for (unsigned q = 0; q < BENCH_QUANTILES; q++) {
 		s->latency[q] = read_number(json_object_get(latency, bench_quantile_names[q]));
+		if (!isnan(s->latency[q]) && !can_be(s->latency[q]))
+			return -EINVAL;
+	}
 	return 0;
 }
 

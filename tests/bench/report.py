@@ -193,6 +193,8 @@ def what_is_no_result_is_refused_with_file_and_place():
                       (without("samples", 2, 1, 3), "samples[2]"),
                       (without("samples", 1), "do not go together"),
                       (without("samples", 0, 0, 0, "rate"), "samples[0]"),
+                      (result(rates=((1, 1e-320, 1),) * 3), "samples[0]"),
+                      (result(rates=((1, 1, 1e300),) * 3), "samples[0]"),
                       ({**result(), "repeats": 0}, "0 repeats"),
                       ({**result(), "repeats": -1}, "repeats")):
         done, name = tell(what)
