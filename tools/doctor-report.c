@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST 256 /* of each; asserted */
+#define MOST 256 /* of each; findings are fewer */
 
 struct doctor_report {
 	struct fact {
@@ -46,7 +46,8 @@ doctor_fact(struct doctor_report *r, const char *group, const char *name, const 
 	struct fact *fact = &r->facts[r->fact_count];
 	va_list args;
 
-	assert(r->fact_count < MOST);
+	if (r->fact_count == MOST)
+		return; /* a disk made of hundreds */
 	va_start(args, fmt);
 	if (vasprintf(&fact->value, fmt, args) == -1)
 		abort();
