@@ -104,13 +104,11 @@ static void
 put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigned load,
 	unsigned target, FILE *to)
 {
-	const struct bench_comparison *pair = bench_comparison(c, load, target, BENCH_BEST_PEER);
+	const struct bench_comparison *pair = bench_comparison(c, load, target, BENCH_BASE);
 	struct bench_spread s = bench_rate(r, load, target);
 
 	if (s.n == 0)
 		return;
-	if (pair == NULL)
-		pair = bench_comparison(c, load, target, BENCH_FIRST);
 	fprintf(to, "<tr><td>");
 	put_title(to, r, target);
 	fprintf(to, "</td><td>%.0f</td>", s.median);
@@ -183,13 +181,15 @@ bench_html_write(const struct bench_result *r, const char *path, struct pl_error
 		free(c);
 		return pl_error_set(err, c == NULL ? -ENOMEM : -errno, "%s", path);
 	}
+	errno = 0;
 	fputs(head, to);
 	put_about(r, to);
 	fprintf(to,
 		"<p>Rates are medians, their intervals those of the mean (Student's t, of "
 		"logarithms). "
-		"<i>ratio</i>: to the best peer of that load, where there is none to the first "
-		"server; <i>p</i>: of a paired t-test, corrected for %u comparisons (Holm), and "
+		"<i>ratio</i>: to the best peer of that load; where there is none, to the "
+		"first column; <i>p</i>: of a paired t-test, corrected for %u comparisons (Holm), "
+		"and "
 		"of Wilcoxon's signed rank test, not corrected.</p>\n",
 		c->family);
 	for (unsigned l = 0; l < r->load_count; l++)

@@ -17,9 +17,7 @@ static const char *const kinds[] = { [BENCH_OURS] = "ours",
 				     [BENCH_RAW] = "raw",
 				     [BENCH_CEILING] = "ceiling",
 				     [BENCH_GIVEN] = "given" };
-static const char *const whys[] = {
-	[BENCH_BEST_PEER] = "best peer", [BENCH_FIRST] = "first", [BENCH_STEP] = "step"
-};
+static const char *const whys[] = { [BENCH_BASE] = "base", [BENCH_STEP] = "step" };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 /* ---- writing --------------------------------------------------------------------- */
@@ -134,7 +132,10 @@ bench_json_write(const struct bench_result *r, const char *path, struct pl_error
 	if (to == NULL) {
 		error = pl_error_set(err, -errno, "%s", path);
 	} else {
-		bool wrong = json_dumpf(root, to, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
+		bool wrong;
+
+		errno = 0;
+		wrong = json_dumpf(root, to, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
 
 		wrong |= fputc('\n', to) == EOF;
 		if (fclose(to) == EOF || wrong)

@@ -200,38 +200,24 @@ bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target)
 	return median(r, load, target, offsetof(struct bench_sample, server_cpu));
 }
 
-static unsigned
-best(const struct bench_result *r, unsigned load, enum bench_kind kind)
+unsigned
+bench_base(const struct bench_result *r, unsigned load)
 {
-	unsigned best = r->target_count;
+	unsigned best = r->target_count, first = r->target_count;
 	double most = 0;
 
 	for (unsigned t = 0; t < r->target_count; t++) {
-		struct bench_spread s = bench_rate(r, load, t);
+		double rate = bench_rate(r, load, t).median; /* NAN is not more */
 
-		if (r->targets[t].kind == kind && s.n > 0 && s.median > most) {
-			most = s.median;
+		if (r->targets[t].kind == BENCH_PEER && rate > most) {
+			most = rate;
 			best = t;
 		}
+		if (first == r->target_count && r->targets[t].kind != BENCH_CEILING &&
+		    bench_measured(r, load, t))
+			first = t;
 	}
-	return best;
-}
-
-unsigned
-bench_best_peer(const struct bench_result *r, unsigned load)
-{
-	return best(r, load, BENCH_PEER);
-}
-
-static unsigned
-first(const struct bench_result *r, unsigned load)
-{
-	unsigned t = 0;
-
-	while (t < r->target_count &&
-	       (r->targets[t].kind == BENCH_CEILING || !bench_measured(r, load, t)))
-		t++;
-	return t;
+	return best < r->target_count ? best : first;
 }
 
 /* The load that is like this one, but of the next depth; load_count: there is none. */
@@ -313,13 +299,11 @@ bench_compare(const struct bench_result *r)
 	}
 	*c = (struct bench_comparisons){ .list = (struct bench_comparison *)(c + 1) };
 	for (unsigned l = 0; l < r->load_count; l++) {
-		unsigned peer = bench_best_peer(r, l), base = first(r, l);
+		unsigned base = bench_base(r, l);
 
 		for (unsigned t = 0; t < r->target_count; t++) {
-			if (peer < r->target_count)
-				add(c, r, l, t, peer, BENCH_BEST_PEER);
-			else if (base < r->target_count)
-				add(c, r, l, t, base, BENCH_FIRST);
+			if (base < r->target_count && r->targets[t].kind != BENCH_PEER)
+				add(c, r, l, t, base, BENCH_BASE);
 			if (t > 0 && is_step(&r->targets[t - 1], &r->targets[t]))
 				add(c, r, l, t, t - 1, BENCH_STEP);
 		}

@@ -42,10 +42,10 @@ bench_significant(const struct bench_pair *p)
 
 /* ---- of a result ----------------------------------------------------------------- */
 
-enum bench_why { BENCH_BEST_PEER, BENCH_FIRST, BENCH_STEP };
+enum bench_why { BENCH_BASE, BENCH_STEP };
 
-/* Which targets are compared: each with the best peer of that load (where there is no peer, with
- * the first target), and what has a step more with the one it was added to. */
+/* All but peers are compared with bench_base(), and what has a step more with the target that it
+ * was added to. The fewer are, the more can be significant. */
 struct bench_comparison {
 	unsigned load, target, base; /* indices; target against base */
 	enum bench_why why;
@@ -69,8 +69,9 @@ struct bench_spread bench_rate(const struct bench_result *r, unsigned load, unsi
 double bench_latency(const struct bench_result *r, unsigned load, unsigned target,
 		     unsigned quantile);
 double bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target);
-/* The peer with the highest median; target_count: there is none. */
-unsigned bench_best_peer(const struct bench_result *r, unsigned load);
+/* What others are compared with: the peer with the highest median; where there is none, the first
+ * target; target_count: nothing was measured. */
+unsigned bench_base(const struct bench_result *r, unsigned load);
 /* The depth from which on the rate of a load like this, apart from its depth, grows by less than a
  * tenth; 0: it never was seen to, or fewer than three depths were measured. */
 unsigned bench_depth_enough(const struct bench_result *r, unsigned load, unsigned target);

@@ -287,7 +287,7 @@ bench_svg_latencies(const struct bench_result *r, unsigned load, FILE *to)
 static bool
 is_shown(const struct bench_result *r, const struct bench_comparison *c, unsigned load)
 {
-	return c->why == BENCH_BEST_PEER && r->targets[c->target].kind == BENCH_OURS &&
+	return c->why == BENCH_BASE && r->targets[c->target].kind == BENCH_OURS &&
 	       bench_alike(&r->loads[c->load], &r->loads[load]);
 }
 
@@ -338,7 +338,7 @@ bench_svg_ratios(const struct bench_result *r, const struct bench_comparisons *c
 	if (rows == 0)
 		return;
 	height = TOP + rows * ROW + BOTTOM;
-	begin(to, height, "ratio to the best peer of each depth (hollow: not significant)");
+	begin(to, height, "ratio, at each depth (hollow: not significant)");
 	for (double at = exp2(ceil(log2(x.low))); at <= x.high; at *= 2)
 		fprintf(to,
 			"<path class=\"%s\" d=\"M%.1f %dV%d\"/><text class=\"m\" x=\"%.1f\" "

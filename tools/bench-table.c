@@ -84,15 +84,13 @@ static void
 put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigned load,
 	unsigned target, int indent, FILE *to)
 {
-	const struct bench_comparison *pair = bench_comparison(c, load, target, BENCH_BEST_PEER);
+	const struct bench_comparison *pair = bench_comparison(c, load, target, BENCH_BASE);
 	struct bench_spread s = bench_rate(r, load, target);
 	char title[BENCH_TITLE];
 	int used;
 
 	if (s.n == 0)
 		return;
-	if (pair == NULL)
-		pair = bench_comparison(c, load, target, BENCH_FIRST);
 	used = fprintf(to, "  %s", bench_target_title(&r->targets[target], title));
 	if (used > indent) {
 		fputc('\n', to);
@@ -119,7 +117,7 @@ put_load(const struct bench_result *r, const struct bench_comparisons *c, unsign
 	 FILE *to)
 {
 	char name[BENCH_NAME], title[BENCH_TITLE];
-	unsigned base = bench_best_peer(r, load);
+	unsigned base = bench_base(r, load);
 
 	fprintf(to, "\n%-*s%8s %5s%7s  %-17s%8s%8s\n", indent,
 		bench_load_name(&r->loads[load], name), "rate/s", "+-", "ratio", "interval",

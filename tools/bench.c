@@ -435,7 +435,7 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 	char load_name[BENCH_NAME], name[BENCH_TITLE], both[256];
 	int error = 0;
 
-	if (t->absent != NULL || *failed)
+	if (*failed)
 		return 0;
 	bench_target_title(t, name);
 	if (run->image.path != NULL && t->kind != BENCH_GIVEN && t->kind != BENCH_CEILING)
@@ -479,12 +479,15 @@ measure_all(struct run *run)
 	unsigned *loads = run->orders, *targets = run->orders + r->load_count;
 
 	run->began = seconds_now();
-	run->total = r->load_count * r->target_count * r->repeats;
+	for (unsigned t = 0; t < r->target_count; t++)
+		run->total += r->targets[t].absent == NULL ? r->load_count * r->repeats : 0;
 	for (unsigned repeat = 0; repeat < r->repeats && !interrupted; repeat++) {
 		shuffle(run, loads, r->load_count);
 		for (unsigned i = 0; i < r->load_count && !interrupted; i++) {
 			shuffle(run, targets, r->target_count);
 			for (unsigned k = 0; k < r->target_count && !interrupted; k++) {
+				if (r->targets[targets[k]].absent != NULL)
+					continue;
 				show_progress(run, &r->loads[loads[i]], &r->targets[targets[k]]);
 				measure(run, loads[i], targets[k], repeat);
 				run->done++;
@@ -675,7 +678,8 @@ run_new(int argc, char **argv, const struct settings *s)
 	run.r->repeats = (unsigned)s->repeats;
 	run.r->seconds = (double)s->time_ns / 1e9;
 	run.r->command = command_line(argc, argv);
-	status = bench(&run, s, &err);
+	status = run.r->command != NULL ? bench(&run, s, &err)
+					: pl_error_set(&err, -ENOMEM, "bench");
 	if (status < 0)
 		status = complain(err.text);
 	bench_image_close(&run.image);
