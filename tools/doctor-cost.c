@@ -228,7 +228,7 @@ path_cost(struct doctor_report *r, const char *folder)
 	if (fd < 0) {
 		doctor_fact(r, "cost", "not measured", "no file of our own in %s: %s", folder,
 			    strerror(-fd));
-		return 0;
+		return NO_FILE;
 	}
 	for (unsigned way = 0; way < WAYS; way++) {
 		struct pl_error err;

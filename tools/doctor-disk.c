@@ -328,7 +328,7 @@ path_disk(struct doctor_report *r, const char *path)
 	free(m);
 	snprintf(name, sizeof(name), "/sys/dev/block/%u:%u", major(device), minor(device));
 	if (realpath(name, real) != NULL)
-		return traits | chain(r, real, 0);
+		return traits | DISK_KNOWN | chain(r, real, 0);
 	if ((traits & (IN_MEMORY | ELSEWHERE)) == 0)
 		doctor_fact(r, "disk", "device", "is not known: there is no %s", name);
 	return traits;

@@ -101,6 +101,16 @@ static const struct doctor_row rows[] = {
 	    "NBD clients that count in sectors, and all of SCSI, do not see the end.",
 	    "truncate -s to a multiple of 1M." } },
 	{ 0,
+	  DISK_KNOWN | IN_MEMORY | ELSEWHERE,
+	  { DOCTOR_ADVICE, 85, "nothing is known of a disk below",
+	    "The file system lies on no device that the kernel tells of, as one that is laid over "
+	    "others, or of the kernel itself.",
+	    "Examine the file system that is below it, or put images on a disk." } },
+	{ FOLDER | NO_FILE,
+	  0,
+	  { DOCTOR_ADVICE, 70, "no file can be made in the directory",
+	    "So no image can, by who asks here.", "Ask as the user that platterd runs as." } },
+	{ DISK_KNOWN,
 	  IN_MEMORY | NO_BARRIERS | ELSEWHERE | READ_ONLY,
 	  { DOCTOR_HEALTHY, 80, "a write that is answered as durable is on the disk",
 	    "Flushes go the whole way down, as far as can be seen from here. Whether the disk "
@@ -109,7 +119,8 @@ static const struct doctor_row rows[] = {
 	    "To try that with a disk that has nothing of value: platter torture." } },
 	{ READ_ONLY,
 	  IN_MEMORY,
-	  { DOCTOR_HEALTHY, 80, "there is nothing to lose: clients cannot write", "", NULL } },
+	  { DOCTOR_HEALTHY, 80, "there is nothing to lose: clients cannot write",
+	    "What is on it stays as it is, whatever the power does.", NULL } },
 };
 
 /* Where a file of ours may lie beside path. free() it. NULL: no memory. */

@@ -33,6 +33,8 @@ enum path_trait {
 	FUA_FREE = 1 << 20,      /* it takes no time */
 	FUA_SLOW = 1 << 21,
 	BIG_BLOCKS = 1 << 22, /* of more than 512 bytes */
+	DISK_KNOWN = 1 << 23, /* what is below, down to a disk */
+	NO_FILE = 1 << 24,    /* of ours could be made in the directory */
 };
 
 /* doctor-disk.c: the file system of path, and what is below it or below a device. */

@@ -200,10 +200,11 @@ path_serve(struct doctor_report *r, const char *path, unsigned *traits, struct p
 	if (strstr(pl_export_description(ex), "FUA: shared flush") != NULL)
 		*traits |= BY_FLUSH;
 	if (pl_loop_new(&loop, &no_ring) == 0) {
+		doctor_fact(r, "export", "io_uring", "yes");
 		tell_scsi(r, ex, loop);
 		pl_loop_free(loop);
 	} else {
-		doctor_fact(r, "SCSI", "not examined", "%s", no_ring.text);
+		doctor_fact(r, "export", "io_uring", "no: %s", no_ring.text);
 		*traits |= NO_RING;
 	}
 	pl_export_close(ex);

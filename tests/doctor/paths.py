@@ -27,6 +27,8 @@ COPIES = "the file system copies on each write"
 IN_USE = "another process has locked the image"
 ODD_SIZE = "the size is no multiple of 512 bytes"
 SMALLER_BLOCKS = "SCSI shows smaller blocks than the disk has"
+NO_DISK = "nothing is known of a disk below"
+NO_FILE = "no file can be made in the directory"
 NOT_WRITABLE = "it may not be written"
 NO_BARRIERS = "the file system is mounted without barriers"
 
@@ -264,6 +266,13 @@ def a_directory_is_examined_for_images_to_come(files):
     facts, found = examined(files.path("."))
     assert "native, one" in facts["cost"] and "image" not in facts and "NBD" not in facts
     assert SAFE in found or IN_MEMORY in found
+
+
+@served(on=[Platterd])
+def what_lies_on_no_disk_is_not_called_safe(files):
+    for folder in "/proc", "/sys":
+        facts, found = examined(folder)
+        assert SAFE not in found and NO_DISK in found and NO_FILE in found, found
 
 
 @served(on=[Platterd])
