@@ -170,6 +170,22 @@ iscsi_task_by_tag(const struct iscsi_conn *c, uint32_t itt)
 	return NULL;
 }
 
+/* Whether another command with t's tag runs: data and answers could not be told apart. */
+static bool
+is_taken(const struct iscsi_task *t)
+{
+	const struct iscsi_conn *c = t->conn;
+
+	for (unsigned i = 0; i < c->fresh; i++) {
+		const struct iscsi_task *other = &c->slots[i];
+
+		if (c->tags[i] == t->itt && other != t && other->kind == TASK_COMMAND &&
+		    !other->ended && !other->freed)
+			return true;
+	}
+	return false;
+}
+
 /* ---- rejects --------------------------------------------------------------------- */
 
 void
@@ -661,6 +677,8 @@ task_read(struct iscsi_conn *c, struct iscsi_task *t, const uint8_t *ahs)
 		return ISCSI_REJECT_INVALID_FIELD;
 	switch (opcode) {
 	case ISCSI_SCSI_COMMAND:
+		if (is_taken(t))
+			return ISCSI_REJECT_PROTOCOL; /* "Initiator Task Tag" */
 		if (!command_read(t, bhs, ahs))
 			return ISCSI_REJECT_INVALID_FIELD;
 		t->kind = TASK_COMMAND;

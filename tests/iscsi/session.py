@@ -574,6 +574,37 @@ def what_makes_no_sense_is_rejected_with_its_header(factory):
 
 
 @on_platterd
+def a_tag_that_a_command_still_has_is_rejected_and_neither_harms_the_other(factory):
+    """With data, without, and while the first one waits for the rest of its own."""
+    with serving(factory, driver="fault", over="memory", kind="write", fault="delay",
+                 delay="300ms", repeat="forever") as s, s.connect() as c:
+        first = c.command(write(0, 8), dout=b"1" * 4096)
+        task = c.tasks[first]
+        for cdb, data in (write(8, 8), b"2" * 4096), (TUR, b""), (write(0, 8), b"3" * 4096):
+            c.command(cdb, dout=data, itt=first, unsolicited=0)
+            assert rejection(c)[0] == PROTOCOL
+            assert c.exp_cmd_sn == c.cmd_sn     # its number is used up
+        c.tasks[first] = task
+        c.finish(first).check()
+        c.command(write(16, 8), dout=b"4" * 4096, itt=first)     # it is free now
+        c.finish(first).check()
+        assert content(c, 0, 24) == b"1" * 4096 + bytes(4096) + b"4" * 4096
+        c.answer_r2ts = False
+        slow = c.command(write(24, 64), dout=b"5" * 32768, first=0, unsolicited=0)
+        while not c.tasks[slow].r2ts:
+            c.receive()
+        task = c.tasks[slow]
+        c.command(TUR, itt=slow)
+        assert rejection(c)[0] == PROTOCOL
+        c.tasks[slow] = task
+        c.answer_r2ts = True
+        for ttt in list(task.r2ts):
+            c.answer_r2t(task, ttt)
+        c.finish(slow).check()
+        assert content(c, 24, 64) == b"5" * 32768
+
+
+@on_platterd
 def many_rejects_at_once_all_come(factory):
     with serving(factory) as s, s.connect() as c:
         headers = [bytes(c.bhs(SNACK, itt=i)) for i in range(100)]
