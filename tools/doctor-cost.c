@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,15 +43,35 @@ write_all(int fd)
 	return error;
 }
 
-/* Without a name, so that nothing is left whatever happens; *name is by what it is opened again.
- * Returns its descriptor. */
+/* Some file systems have no files without a name. */
+static int
+open_nameless(const char *folder)
+{
+	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	char *name;
+
+	if (fd != -1 || (errno != EOPNOTSUPP && errno != EISDIR))
+		return fd != -1 ? fd : -errno;
+	if (asprintf(&name, "%s/.platter-doctor-XXXXXX", folder) == -1)
+		return -ENOMEM;
+	fd = mkostemp(name, O_CLOEXEC);
+	if (fd == -1)
+		fd = -errno;
+	else
+		unlink(name);
+	free(name);
+	return fd;
+}
+
+/* Nothing is left of it whatever happens; *name is by what it is opened again. Returns its
+ * descriptor. */
 static int
 scratch_new(const char *folder, char *name, size_t size)
 {
-	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), error;
+	int fd = open_nameless(folder), error;
 
-	if (fd == -1)
-		return -errno;
+	if (fd < 0)
+		return fd;
 	error = write_all(fd);
 	if (error != 0) {
 		close(fd);
@@ -219,6 +240,8 @@ path_cost(struct doctor_report *r, const char *folder)
 		[COMMIT] = { "flush, one", "flush, 16 at once" },
 	};
 	static const char *const fua[WAYS] = { "native", "commit" };
+	static char zero;
+	const struct iovec byte = { &zero, 1 };
 	double rates[WAYS][DEPTHS][ROUNDS] = { 0 }, told[WAYS][DEPTHS] = { 0 }, best;
 	struct pl_export *exports[WAYS] = { NULL };
 	char name[64];
@@ -228,8 +251,10 @@ path_cost(struct doctor_report *r, const char *folder)
 	if (fd < 0) {
 		doctor_fact(r, "cost", "not measured", "no file of our own in %s: %s", folder,
 			    strerror(-fd));
-		return NO_FILE;
+		return fd == -ENOSPC || fd == -EDQUOT ? NO_ROOM : NO_FILE;
 	}
+	doctor_fact(r, "cost", "RWF_DSYNC", "%s",
+		    pwritev2(fd, &byte, 1, 0, RWF_DSYNC) == 1 ? "yes" : strerror(errno));
 	for (unsigned way = 0; way < WAYS; way++) {
 		struct pl_error err;
 

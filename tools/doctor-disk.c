@@ -189,147 +189,168 @@ chosen(char *word)
 	memmove(word, from + 1, (size_t)(to - from));
 }
 
-static unsigned
-disk_queue(struct doctor_report *r, const char *folder)
+static void
+tell_queue(struct doctor_report *r, const char *folder)
 {
-	char word[256], all[256];
-	unsigned traits = 0;
-
 	for (unsigned i = 0; i < sizeof(queue) / sizeof(queue[0]); i++) {
-		char name[64];
+		char word[256], name[64];
 
 		snprintf(name, sizeof(name), "queue/%s", queue[i].file);
 		if (!read_word(folder, name, word, sizeof(word)))
 			snprintf(word, sizeof(word), "could not be read");
 		doctor_fact(r, "disk", queue[i].name, "%s", word);
 	}
+}
+
+static unsigned
+queue_traits(const char *folder)
+{
+	char word[256];
+	unsigned traits = 0;
+
 	if (read_word(folder, "queue/write_cache", word, sizeof(word)) &&
 	    strcmp(word, "write back") == 0)
 		traits |= VOLATILE;
-	if (read_word(folder, "queue/fua", word, sizeof(word)) && word[0] == '1')
-		traits |= TAKES_FUA;
 	if (read_word(folder, "queue/rotational", word, sizeof(word)) && word[0] == '1')
 		traits |= ROTATES;
-	if (read_word(folder, "queue/scheduler", all, sizeof(all))) {
-		chosen(all);
-		if (strcmp(all, "none") != 0 && (traits & ROTATES) == 0)
+	if (read_word(folder, "queue/scheduler", word, sizeof(word))) {
+		chosen(word);
+		if (strcmp(word, "none") != 0 && (traits & ROTATES) == 0)
 			traits |= SCHEDULED;
 	}
 	return traits;
 }
 
-/* What kind of a disk it is, in words; more: what is behind it. Returns traits. */
+/* What kind of a disk it is, in words. Returns traits. */
 static unsigned
 disk_kind(const char *folder, const char *name, char *text, size_t size)
 {
 	static const struct {
-		const char *prefix;
+		const char *file, *form;
+	} kinds[] = {
+		{ "loop/backing_file", "%s, a loop over %s" },
+		{ "dm/name", "%s, the device mapper's %s" },
+		{ "md/level", "%s, %s" },
+		{ "device/model", "%s, %s" },
+	};
+	static const struct {
+		const char *name; /* or how it begins: a number follows, or a letter */
 		unsigned traits;
-	} in_memory[] = { { "ram", IN_MEMORY }, { "zram", IN_MEMORY } };
-	char word[PATH_MAX];
+	} known[] = {
+		{ "ram", IN_MEMORY },        { "zram", IN_MEMORY }, { "nullb", IN_MEMORY },
+		{ "scsi_debug", IN_MEMORY }, { "nbd", ELSEWHERE },  { "rbd", ELSEWHERE },
+		{ "drbd", ELSEWHERE },
+	};
+	char word[PATH_MAX] = "";
 	unsigned traits = 0;
 
-	if (read_word(folder, "loop/backing_file", word, sizeof(word)))
-		snprintf(text, size, "%s, a loop over %s", name, word);
-	else if (read_word(folder, "dm/name", word, sizeof(word)))
-		snprintf(text, size, "%s, the device mapper's %s", name, word);
-	else if (read_word(folder, "md/level", word, sizeof(word)))
-		snprintf(text, size, "%s, %s", name, word);
-	else if (read_word(folder, "device/model", word, sizeof(word)))
-		snprintf(text, size, "%s, %s", name, word);
-	else
-		snprintf(text, size, "%s", name);
-	for (unsigned i = 0; i < sizeof(in_memory) / sizeof(in_memory[0]); i++) {
-		if (strncmp(name, in_memory[i].prefix, strlen(in_memory[i].prefix)) == 0)
-			traits |= in_memory[i].traits;
+	snprintf(text, size, "%s", name);
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		if (!read_word(folder, kinds[i].file, word, sizeof(word)))
+			continue;
+		snprintf(text, size, kinds[i].form, name, word);
+		break;
+	}
+	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (strncmp(name, known[i].name, strlen(known[i].name)) == 0 ||
+		    strcmp(word, known[i].name) == 0)
+			traits |= known[i].traits;
 	}
 	return traits;
 }
 
-static unsigned chain(struct doctor_report *r, const char *folder, unsigned depth);
+static unsigned device_chain(struct doctor_report *r, dev_t device, unsigned depth);
+static unsigned file_chain(struct doctor_report *r, const char *path, unsigned depth);
 
-/* What it is made of, if it is made of others. */
+/* What a disk is made of; one that is made of nothing else is where the chain ends well. */
 static unsigned
 below(struct doctor_report *r, const char *folder, unsigned depth)
 {
-	char path[LONGEST], real[PATH_MAX], word[PATH_MAX];
-	unsigned traits = 0;
+	char path[LONGEST], word[PATH_MAX];
+	unsigned traits = 0, unknown = 0, parts = 0;
 	struct dirent *e;
 	DIR *slaves;
 
+	if (read_word(folder, "loop/backing_file", word, sizeof(word)))
+		return file_chain(r, word, depth + 1);
 	snprintf(path, sizeof(path), "%s/slaves", folder);
 	slaves = opendir(path);
 	while (slaves != NULL && (e = readdir(slaves)) != NULL) {
+		unsigned major, minor, found = 0;
+
 		if (e->d_name[0] == '.')
 			continue;
+		parts++;
 		snprintf(path, sizeof(path), "%s/slaves/%s", folder, e->d_name);
-		if (realpath(path, real) != NULL)
-			traits |= chain(r, real, depth + 1);
+		if (read_word(path, "dev", word, sizeof(word)) &&
+		    sscanf(word, "%u:%u", &major, &minor) == 2)
+			found = device_chain(r, makedev(major, minor), depth + 1);
+		traits |= found;
+		unknown |= ~found & DISK_KNOWN;
 	}
 	if (slaves != NULL)
 		closedir(slaves);
-	if (read_word(folder, "loop/backing_file", word, sizeof(word))) {
-		struct mount *m = malloc(sizeof(*m));
-
-		if (m != NULL && find_mount(word, m))
-			traits |= file_system(r, m);
-		free(m);
-	}
-	return traits;
+	return parts == 0 ? DISK_KNOWN : traits & ~unknown;
 }
 
-/* folder: of a device in /sys. The first disk tells what is in force for all that is below. */
+/* The first disk tells what is in force for all that is below. */
 static unsigned
-chain(struct doctor_report *r, const char *folder, unsigned depth)
+device_chain(struct doctor_report *r, dev_t device, unsigned depth)
 {
-	char disk[PATH_MAX], text[PATH_MAX + 128], word[16];
-	const char *name = strrchr(folder, '/') + 1;
+	char link[64], disk[PATH_MAX], text[PATH_MAX + 128], word[256], *name;
 	unsigned traits;
 
-	if (depth == DEEPEST)
+	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(device), minor(device));
+	if (depth == DEEPEST || realpath(link, disk) == NULL)
 		return 0;
-	snprintf(disk, sizeof(disk), "%s", folder);
-	if (read_word(folder, "partition", word, sizeof(word))) {
-		*strrchr(disk, '/') = '\0';
+	name = strrchr(disk, '/') + 1;
+	if (read_word(disk, "partition", word, sizeof(word))) {
 		doctor_fact(r, "disk", "partition", "%s, number %s", name, word);
+		name[-1] = '\0';
 		name = strrchr(disk, '/') + 1;
 	}
-	traits = disk_kind(disk, name, text, sizeof(text));
-	doctor_fact(r, "disk", depth == 0 ? "device" : "below it", "%s", text);
-	if (depth == 0)
-		traits |= disk_queue(r, disk);
+	traits = disk_kind(disk, name, text, sizeof(text)) | queue_traits(disk);
+	if (depth == 0) {
+		doctor_fact(r, "disk", "device", "%s", text);
+		tell_queue(r, disk);
+	} else {
+		if (!read_word(disk, "queue/write_cache", word, sizeof(word)))
+			snprintf(word, sizeof(word), "a cache of which nothing is known");
+		doctor_fact(r, "disk", "below it", "%s, %s", text, word);
+	}
 	return traits | below(r, disk, depth);
+}
+
+static unsigned
+file_chain(struct doctor_report *r, const char *path, unsigned depth)
+{
+	struct mount *m = malloc(sizeof(*m));
+	unsigned traits = 0, found = 0;
+	struct stat source;
+
+	if (m != NULL && depth < DEEPEST && find_mount(path, m)) {
+		traits = file_system(r, m);
+		/* btrfs has numbers of its own. */
+		found = device_chain(r,
+				     stat(m->source, &source) == 0 && S_ISBLK(source.st_mode)
+					     ? source.st_rdev
+					     : makedev(m->major, m->minor),
+				     depth);
+	}
+	free(m);
+	return traits | found;
 }
 
 unsigned
 path_disk(struct doctor_report *r, const char *path)
 {
-	struct mount *m = malloc(sizeof(*m));
-	char name[64], real[PATH_MAX];
 	unsigned traits = 0;
-	struct stat st, source;
-	dev_t device = 0;
+	struct stat st;
 
-	if (m == NULL || stat(path, &st) == -1) {
-		free(m);
-		return 0;
-	}
-	if (S_ISBLK(st.st_mode)) {
-		device = st.st_rdev;
-	} else if (find_mount(path, m)) {
-		traits = file_system(r, m);
-		/* btrfs has numbers of its own. */
-		device = stat(m->source, &source) == 0 && S_ISBLK(source.st_mode)
-				 ? source.st_rdev
-				 : makedev(m->major, m->minor);
-	} else {
-		doctor_fact(r, "file system", "kind", "could not be found in /proc/self/mountinfo");
-	}
-	free(m);
-	snprintf(name, sizeof(name), "/sys/dev/block/%u:%u", major(device), minor(device));
-	if (realpath(name, real) != NULL)
-		return traits | DISK_KNOWN | chain(r, real, 0);
-	if ((traits & (IN_MEMORY | ELSEWHERE)) == 0)
-		doctor_fact(r, "disk", "device", "is not known: there is no %s", name);
+	if (stat(path, &st) == 0)
+		traits = S_ISBLK(st.st_mode) ? device_chain(r, st.st_rdev, 0)
+					     : file_chain(r, path, 0);
+	if ((traits & (DISK_KNOWN | IN_MEMORY | ELSEWHERE)) == 0)
+		doctor_fact(r, "disk", "at the end", "nothing is known of a disk");
 	return traits;
 }

@@ -1,4 +1,4 @@
-/* doctor-image.c - a file or device that is to be served: what is in it, and who has it. */
+/* doctor-image.c - a file or device that is to be served: what is in it. */
 #include "doctor-path.h"
 
 #include <errno.h>
@@ -85,42 +85,6 @@ tell_blocks(struct doctor_report *r, int fd, const struct stat *st)
 	return traits;
 }
 
-/* ---- locks ----------------------------------------------------------------------- */
-
-/* Of locks by open file descriptions the kernel shows no process. */
-static unsigned
-tell_locks(struct doctor_report *r, const struct stat *st)
-{
-	FILE *file = fopen("/proc/locks", "re");
-	unsigned long long inode;
-	unsigned locks = 0, major, minor;
-	char line[256], kind[16], way[16];
-	int pid = -1;
-
-	if (file == NULL) {
-		doctor_fact(r, "image", "locks", "could not be read: %s", strerror(errno));
-		return 0;
-	}
-	while (fgets(line, sizeof(line), file) != NULL) {
-		int who;
-
-		if (sscanf(line, "%*d: %15s %*s %15s %d %x:%x:%llu", kind, way, &who, &major,
-			   &minor, &inode) != 6 ||
-		    inode != st->st_ino || makedev(major, minor) != st->st_dev)
-			continue;
-		locks++;
-		pid = who > 0 ? who : pid;
-	}
-	fclose(file);
-	if (locks == 0)
-		doctor_fact(r, "image", "locks", "none");
-	else if (pid > 0)
-		doctor_fact(r, "image", "locks", "%u, by process %d", locks, pid);
-	else
-		doctor_fact(r, "image", "locks", "%u, by a process that is not shown", locks);
-	return locks > 0 ? IN_USE : 0;
-}
-
 /* ---- all of it ------------------------------------------------------------------- */
 
 static unsigned
@@ -150,6 +114,7 @@ path_image(struct doctor_report *r, const char *path)
 	unsigned traits = 0;
 	uint64_t size = 0;
 	struct stat st;
+	int flags;
 
 	if (fd == -1 || fstat(fd, &st) == -1) {
 		doctor_fact(r, "image", "content", "could not be opened: %s", strerror(errno));
@@ -168,7 +133,9 @@ path_image(struct doctor_report *r, const char *path)
 	traits |= size % 512 != 0 ? ODD_SIZE : 0;
 	if ((traits & DEVICE) == 0)
 		traits |= tell_blocks(r, fd, &st);
-	traits |= tell_locks(r, &st) | tell_direct(r, path, fd);
+	if (ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0)
+		traits |= NOT_COPIED;
+	traits |= tell_direct(r, path, fd);
 	if (access(path, W_OK) == -1) {
 		doctor_fact(r, "image", "writing", "no: %s", strerror(errno));
 		traits |= READ_ONLY;

@@ -2,6 +2,7 @@
 #include "doctor-path.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ static const struct doctor_row rows[] = {
 	    "Find out what that server or program makes of fsync; platter torture tries it." } },
 	{ IN_USE,
 	  0,
-	  { DOCTOR_ADVICE, 75, "another process has locked the image",
-	    "It is served to one server at a time; whoever comes second is refused.",
+	  { DOCTOR_ADVICE, 75, "the image is in use by somebody else",
+	    "A server that would write it now is refused.",
 	    "Stop that process first, or serve read-only." } },
 	{ MAY_FILL,
 	  0,
@@ -53,7 +54,7 @@ static const struct doctor_row rows[] = {
 	  { DOCTOR_ADVICE, 50, "blocks are shared with another file (reflink, snapshot)",
 	    "The first write to each copies it elsewhere first.", NULL } },
 	{ COPIES,
-	  CLONED,
+	  CLONED | NOT_COPIED,
 	  { DOCTOR_ADVICE, 45, "the file system copies on each write",
 	    "Each write goes to a new place, and a FUA write waits for the records of that.",
 	    "For a new image: chattr +C on its empty file, or on the directory before." } },
@@ -110,6 +111,10 @@ static const struct doctor_row rows[] = {
 	  0,
 	  { DOCTOR_ADVICE, 70, "no file can be made in the directory",
 	    "So no image can, by who asks here.", "Ask as the user that platterd runs as." } },
+	{ NO_ROOM,
+	  0,
+	  { DOCTOR_ADVICE, 72, "there is no room for another 16 MiB",
+	    "Writes to what is not allocated yet fail.", "Make room." } },
 	{ DISK_KNOWN,
 	  IN_MEMORY | NO_BARRIERS | ELSEWHERE | READ_ONLY,
 	  { DOCTOR_HEALTHY, 80, "a write that is answered as durable is on the disk",
@@ -139,10 +144,10 @@ doctor_path(struct doctor_report *r, const char *path, struct pl_error *err)
 {
 	unsigned traits;
 	struct stat st;
-	char *folder;
+	char real[PATH_MAX], *folder;
 	int error = 0;
 
-	if (stat(path, &st) == -1)
+	if (stat(path, &st) == -1 || realpath(path, real) == NULL)
 		return pl_error_set(err, -errno, "%s", path);
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISDIR(st.st_mode))
 		return pl_error_say(err, -EINVAL, "%s is no file, block device or directory", path);
@@ -159,7 +164,7 @@ doctor_path(struct doctor_report *r, const char *path, struct pl_error *err)
 		doctor_fact(r, "cost", "not measured",
 			    "nothing is written to a device: platter bench --overwrite does");
 	} else {
-		folder = folder_of(path, traits & FOLDER);
+		folder = folder_of(real, traits & FOLDER); /* not that of a link */
 		if (folder != NULL)
 			traits |= path_cost(r, folder);
 		free(folder);

@@ -12,10 +12,10 @@ enum path_trait {
 	NO_BARRIERS = 1 << 1, /* the file system keeps flushes to itself */
 	ELSEWHERE = 1 << 2,   /* a file system of the network, or of a program */
 	ROTATES = 1 << 3,
-	SCHEDULED = 1 << 4, /* requests are sorted on the way, and the disk does not rotate */
-	VOLATILE = 1 << 5,  /* the disk has a cache that a loss of power empties */
-	TAKES_FUA = 1 << 6,
-	COPIES = 1 << 7, /* on each write, by the file system */
+	SCHEDULED = 1 << 4,  /* requests are sorted on the way, and the disk does not rotate */
+	VOLATILE = 1 << 5,   /* the disk has a cache that a loss of power empties */
+	NOT_COPIED = 1 << 6, /* this file, though others are */
+	COPIES = 1 << 7,     /* on each write, by the file system */
 
 	DEVICE = 1 << 8,
 	FOLDER = 1 << 9,
@@ -33,8 +33,9 @@ enum path_trait {
 	FUA_FREE = 1 << 20,      /* it takes no time */
 	FUA_SLOW = 1 << 21,
 	BIG_BLOCKS = 1 << 22, /* of more than 512 bytes */
-	DISK_KNOWN = 1 << 23, /* what is below, down to a disk */
-	NO_FILE = 1 << 24,    /* of ours could be made in the directory */
+	DISK_KNOWN = 1 << 23, /* all that is below, down to disks */
+	NO_FILE = 1 << 24,    /* of ours may be made in the directory */
+	NO_ROOM = 1 << 25,    /* for one */
 };
 
 /* doctor-disk.c: the file system of path, and what is below it or below a device. */

@@ -1,6 +1,6 @@
 /*
  * doctor-serve.c - what clients would be told of an image: the image is opened as a server would
- * open it, without its lock, and what NBD and SCSI say of it is asked of the code that says it.
+ * open it, and what NBD and SCSI say of it is asked of the code that says it.
  */
 #include "doctor-path.h"
 #include "nbd/handshake.h"
@@ -162,14 +162,14 @@ tell_nbd(struct doctor_report *r, unsigned capabilities)
 }
 
 static int
-open_export(const char *path, struct pl_export **ex, struct pl_error *err)
+open_export(const char *path, const char *lock, struct pl_export **ex, struct pl_error *err)
 {
 	struct pl_params *params = pl_params_new();
 	int error = params != NULL ? pl_params_add(params, "path", path, err)
 				   : pl_error_set(err, -ENOMEM, "%s", path);
 
 	if (error == 0)
-		error = pl_params_add(params, "lock", "off", err);
+		error = pl_params_add(params, "lock", lock, err);
 	if (error == 0)
 		error = pl_export_open(params, PL_OPEN_FALL_BACK, ex, err);
 	pl_params_free(params);
@@ -183,8 +183,16 @@ path_serve(struct doctor_report *r, const char *path, unsigned *traits, struct p
 	struct pl_error no_ring;
 	struct pl_loop *loop;
 	unsigned capabilities;
-	int error = open_export(path, &ex, err);
+	int error = open_export(path, "on", &ex, err);
 
+	/* A server that starts now waits for its lock for longer than we have it. */
+	if (error == -EBUSY) {
+		doctor_fact(r, "export", "lock", "%s", err->text);
+		*traits |= IN_USE;
+		error = open_export(path, "off", &ex, err);
+	} else if (error == 0) {
+		doctor_fact(r, "export", "lock", "free");
+	}
 	if (error != 0)
 		return error;
 	capabilities = pl_export_capabilities(ex);

@@ -3,6 +3,7 @@
 it leaves an image as it was."""
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
@@ -24,7 +25,8 @@ NOT_WRITTEN = "some blocks were never written"
 MAY_FILL = "there is less free space than the image may still need"
 CLONED = "blocks are shared with another file (reflink, snapshot)"
 COPIES = "the file system copies on each write"
-IN_USE = "another process has locked the image"
+IN_USE = "the image is in use by somebody else"
+NO_ROOM = "there is no room for another 16 MiB"
 ODD_SIZE = "the size is no multiple of 512 bytes"
 SMALLER_BLOCKS = "SCSI shows smaller blocks than the disk has"
 NO_DISK = "nothing is known of a disk below"
@@ -146,6 +148,14 @@ def btrfs_copies_unless_it_is_told_not_to(files):
         tells_all(facts)
         assert COPIES in found and SAFE in found
         assert "a loop over" in facts["disk"]["device"]
+        other = os.path.join(at, "other.img")
+        open(other, "wb").close()
+        run("chattr", "+C", other)
+        with open(other, "r+b") as f:
+            f.write(b"x" * MiB)
+        assert COPIES not in examined(other)[1]
+    with mounted(files, "btrfs", ["mkfs.btrfs", "-q"], "nodatacow", 256 * MiB) as at:
+        assert COPIES not in examined(make_image(at))[1]
 
 
 @served(on=[Platterd])
@@ -154,6 +164,27 @@ def what_is_in_memory_is_unsafe(files):
         facts, found = examined(make_image(at))
     assert found[0] == IN_MEMORY and SAFE not in found
     assert facts["file system"]["kind"].startswith("tmpfs")
+
+
+@served(on=[Platterd])
+def what_is_in_memory_is_unsafe_however_much_lies_over_it(files):
+    """A loop on ext4, on a loop, on a file system in memory; and the devices by themselves."""
+    with contextlib.ExitStack() as stack:
+        memory = stack.enter_context(mounted(files, "tmpfs", options="size=200M"))
+        lower = os.path.join(memory, "lower.img")
+        with open(lower, "wb") as f:
+            f.truncate(96 * MiB)
+        run("mkfs.ext4", "-q", lower)
+        device = stack.enter_context(loop(lower))
+        middle = files.path("middle")
+        os.mkdir(middle)
+        run("mount", device, middle)
+        stack.callback(run, "umount", middle)
+        image = make_image(middle)
+        upper = stack.enter_context(loop(image))
+        for what in device, image, upper:
+            facts, found = examined(what)
+            assert found[0] == IN_MEMORY and SAFE not in found, (what, found)
 
 
 @served(on=[Platterd])
@@ -210,9 +241,44 @@ def an_image_in_use_is_told_and_its_server_not_disturbed(server):
     image = make_image(server.path("."))
     with server(image) as s:
         facts, found = examined(image)
-        assert IN_USE in found and facts["image"]["locks"] != "none"
+        assert IN_USE in found and "somebody writes it" in facts["export"]["lock"]
         nbdraw.connect(s.address).write(0, b"x" * 512)
-    assert IN_USE not in examined(image)[1]
+    facts, found = examined(image)
+    assert IN_USE not in found and facts["export"]["lock"] == "free"
+
+
+@served(on=[Platterd])
+def locks_of_others_that_hinder_no_server_are_none(files):
+    image = make_image(files.path("."))
+    with open(image, "rb") as f:
+        fcntl.flock(f, fcntl.LOCK_SH)
+        assert IN_USE not in examined(image)[1]
+
+
+@served(on=[Platterd])
+def a_lock_on_btrfs_is_seen(server):
+    with mounted(server, "btrfs", ["mkfs.btrfs", "-q"], size=256 * MiB) as at:
+        image = make_image(at)
+        with server(image):
+            assert IN_USE in examined(image)[1]
+
+
+@served(on=[Platterd])
+def a_link_is_followed_to_where_the_image_lies(files):
+    with mounted(files, "tmpfs", options="size=64M") as at:
+        link = os.path.join(at, "link")
+        os.symlink(make_image(files.path(".")), link)
+        before = os.stat(at).st_mtime_ns
+        facts, found = examined(link)
+        assert not facts["file system"]["kind"].startswith("tmpfs") and IN_MEMORY not in found
+        assert os.stat(at).st_mtime_ns == before    # nothing was made beside the link
+
+
+@served(on=[Platterd])
+def a_full_disk_is_told_as_such(files):
+    with mounted(files, "ext4", ["mkfs.ext4", "-q"], size=16 * MiB) as at:
+        _, found = examined(make_image(at, size=4 * MiB))
+        assert NO_ROOM in found and NO_FILE not in found, found
 
 
 @served(on=[Platterd])
