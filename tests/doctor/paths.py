@@ -4,20 +4,19 @@ it leaves an image as it was."""
 
 import contextlib
 import fcntl
-import json
 import os
 import stat
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import examined as doctor
+import mounts
 import nbdraw
 import tap
-from server import BUILD, PATIENCE, Platterd, served
+from examined import ADVICE, CANNOT, HEALTHY
+from server import Platterd, served
 
-PLATTER = os.path.join(BUILD, "platter")
-HEALTHY, ADVICE, UNSAFE, CANNOT = 0, 1, 2, 3
-KiB, MiB = 1 << 10, 1 << 20
+MiB = 1 << 20
 
 SAFE = "a write that is answered as durable is on the disk"
 IN_MEMORY = "it is in memory"
@@ -35,65 +34,20 @@ NOT_WRITABLE = "it may not be written"
 NO_BARRIERS = "the file system is mounted without barriers"
 
 
-def doctor(*words, as_nobody=False):
-    """Its exit status, and what it says."""
-    command = [PLATTER, "doctor", *words]
-    if as_nobody:
-        command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=50 * PATIENCE)
-    print(done.stdout)
-    return done.returncode, done.stdout
+NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
 
 def examined(path, **how):
     """({group: {fact: value}}, [what was found]); the verdict is that of the exit status."""
-    status, said = doctor("--json", path, **how)
-    all = json.loads(said)
-    assert all["verdict"] == ("healthy", "advice", "unsafe")[status]
-    facts = {}
-    for fact in all["facts"]:
-        facts.setdefault(fact["group"], {}).setdefault(fact["name"], fact["value"])
-    return facts, [f["what"] for f in all["findings"]]
+    done = doctor.run("--json", path, **how)
+    report = doctor.Report(done.stdout)
+    assert doctor.VERDICTS[done.returncode] == report.all["verdict"]
+    return report.facts, report.found
 
 
-def run(*command):
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True).stdout
-
-
-def needs_root():
-    if os.geteuid() != 0:
-        tap.skip("only root can make devices and mounts")
-
-
-@contextlib.contextmanager
-def loop(path, sector=512):
-    needs_root()
-    device = run("losetup", "--find", "--show", "--sector-size", str(sector), path).strip()
-    try:
-        yield device
-    finally:
-        run("losetup", "--detach", device)
-
-
-@contextlib.contextmanager
-def mounted(files, kind, make=(), options="defaults", size=128 * MiB):
-    """A file system of that kind, on a loop unless it is in memory; yields where."""
-    needs_root()
-    at = files.path("mnt")
-    os.makedirs(at, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        source = kind
-        if make:
-            image = files.path(kind + ".img")
-            with open(image, "wb") as f:
-                f.truncate(size)
-            run(*make, image)
-            source = stack.enter_context(loop(image))
-        run("mount", "-t", kind, "-o", options, source, at)
-        stack.callback(run, "umount", at)
-        yield at
+def file_system(files, kind, size=128 * MiB, options="defaults"):
+    return mounts.file_system(kind, files.path(kind + ".img"), files.path("mnt"), size,
+                              options=options)
 
 
 def make_image(folder, size=8 * MiB, written=True):
@@ -119,7 +73,7 @@ def tells_all(facts):
 
 @served(on=[Platterd])
 def an_image_that_is_written_on_ext4_is_safe(files):
-    with mounted(files, "ext4", ["mkfs.ext4", "-q"]) as at:
+    with file_system(files, "ext4") as at:
         facts, found = examined(make_image(at))
     tells_all(facts)
     assert SAFE in found and NOT_WRITTEN not in found and IN_MEMORY not in found
@@ -130,37 +84,37 @@ def an_image_that_is_written_on_ext4_is_safe(files):
 
 @served(on=[Platterd])
 def xfs_tells_clones(files):
-    with mounted(files, "xfs", ["mkfs.xfs", "-q", "-m", "reflink=1"], size=320 * MiB) as at:
+    with file_system(files, "xfs", 320 * MiB) as at:
         image = make_image(at)
         facts, found = examined(image)
         tells_all(facts)
         assert CLONED not in found
-        run("cp", "--reflink=always", image, image + ".clone")
-        run("sync")
+        mounts.run("cp", "--reflink=always", image, image + ".clone")
+        mounts.run("sync")
         facts, found = examined(image)
     assert CLONED in found and int(facts["image"]["shared"].split()[0]) == 8 * MiB
 
 
 @served(on=[Platterd])
 def btrfs_copies_unless_it_is_told_not_to(files):
-    with mounted(files, "btrfs", ["mkfs.btrfs", "-q"], size=256 * MiB) as at:
+    with file_system(files, "btrfs", 256 * MiB) as at:
         facts, found = examined(make_image(at))
         tells_all(facts)
         assert COPIES in found and SAFE in found
         assert "a loop over" in facts["disk"]["device"]
         other = os.path.join(at, "other.img")
         open(other, "wb").close()
-        run("chattr", "+C", other)
+        mounts.run("chattr", "+C", other)
         with open(other, "r+b") as f:
             f.write(b"x" * MiB)
         assert COPIES not in examined(other)[1]
-    with mounted(files, "btrfs", ["mkfs.btrfs", "-q"], "nodatacow", 256 * MiB) as at:
+    with file_system(files, "btrfs", 256 * MiB, "nodatacow") as at:
         assert COPIES not in examined(make_image(at))[1]
 
 
 @served(on=[Platterd])
 def what_is_in_memory_is_unsafe(files):
-    with mounted(files, "tmpfs", options="size=64M") as at:
+    with mounts.tmpfs(files.path("mnt"), 64 * MiB) as at:
         facts, found = examined(make_image(at))
     assert found[0] == IN_MEMORY and SAFE not in found
     assert facts["file system"]["kind"].startswith("tmpfs")
@@ -170,18 +124,15 @@ def what_is_in_memory_is_unsafe(files):
 def what_is_in_memory_is_unsafe_however_much_lies_over_it(files):
     """A loop on ext4, on a loop, on a file system in memory; and the devices by themselves."""
     with contextlib.ExitStack() as stack:
-        memory = stack.enter_context(mounted(files, "tmpfs", options="size=200M"))
+        memory = stack.enter_context(mounts.tmpfs(files.path("mnt"), 200 * MiB))
         lower = os.path.join(memory, "lower.img")
         with open(lower, "wb") as f:
             f.truncate(96 * MiB)
-        run("mkfs.ext4", "-q", lower)
-        device = stack.enter_context(loop(lower))
-        middle = files.path("middle")
-        os.mkdir(middle)
-        run("mount", device, middle)
-        stack.callback(run, "umount", middle)
+        mounts.run("mkfs.ext4", "-q", lower)
+        device = stack.enter_context(mounts.loop(lower, 512))
+        middle = stack.enter_context(mounts.mounted(files.path("middle"), device))
         image = make_image(middle)
-        upper = stack.enter_context(loop(image))
+        upper = stack.enter_context(mounts.loop(image, 512))
         for what in device, image, upper:
             facts, found = examined(what)
             assert found[0] == IN_MEMORY and SAFE not in found, (what, found)
@@ -189,7 +140,7 @@ def what_is_in_memory_is_unsafe_however_much_lies_over_it(files):
 
 @served(on=[Platterd])
 def a_mount_without_barriers_is_unsafe(files):
-    with mounted(files, "ext4", ["mkfs.ext4", "-q"], options="barrier=0") as at:
+    with file_system(files, "ext4", options="barrier=0") as at:
         _, found = examined(make_image(at))
     assert found[0] == NO_BARRIERS and SAFE not in found
 
@@ -201,7 +152,7 @@ def a_device_is_examined_and_never_written(files):
     image = make_image(files.path("."))
     with open(image, "rb") as f:
         before = f.read()
-    with loop(image) as device:
+    with mounts.loop(image, 512) as device:
         facts, found = examined(device)
     with open(image, "rb") as f:
         assert f.read() == before
@@ -212,7 +163,7 @@ def a_device_is_examined_and_never_written(files):
 
 @served(on=[Platterd])
 def sectors_of_4096_bytes_are_told(files):
-    with loop(make_image(files.path(".")), sector=4096) as device:
+    with mounts.loop(make_image(files.path(".")), 4096) as device:
         facts, found = examined(device)
     assert facts["disk"]["logical block"] == "4096"
     assert facts["export"]["blocks"].startswith("4096 bytes")
@@ -231,7 +182,7 @@ def blocks_never_written_are_told(files):
 
 @served(on=[Platterd])
 def an_image_that_may_fill_its_disk_is_told(files):
-    with mounted(files, "ext4", ["mkfs.ext4", "-q"]) as at:
+    with file_system(files, "ext4") as at:
         _, found = examined(make_image(at, size=1 << 32, written=False))
     assert MAY_FILL in found
 
@@ -257,7 +208,7 @@ def locks_of_others_that_hinder_no_server_are_none(files):
 
 @served(on=[Platterd])
 def a_lock_on_btrfs_is_seen(server):
-    with mounted(server, "btrfs", ["mkfs.btrfs", "-q"], size=256 * MiB) as at:
+    with file_system(server, "btrfs", 256 * MiB) as at:
         image = make_image(at)
         with server(image):
             assert IN_USE in examined(image)[1]
@@ -265,7 +216,7 @@ def a_lock_on_btrfs_is_seen(server):
 
 @served(on=[Platterd])
 def a_link_is_followed_to_where_the_image_lies(files):
-    with mounted(files, "tmpfs", options="size=64M") as at:
+    with mounts.tmpfs(files.path("mnt"), 64 * MiB) as at:
         link = os.path.join(at, "link")
         os.symlink(make_image(files.path(".")), link)
         before = os.stat(at).st_mtime_ns
@@ -276,7 +227,7 @@ def a_link_is_followed_to_where_the_image_lies(files):
 
 @served(on=[Platterd])
 def a_full_disk_is_told_as_such(files):
-    with mounted(files, "ext4", ["mkfs.ext4", "-q"], size=16 * MiB) as at:
+    with file_system(files, "ext4", 16 * MiB) as at:
         _, found = examined(make_image(at, size=4 * MiB))
         assert NO_ROOM in found and NO_FILE not in found, found
 
@@ -293,7 +244,7 @@ def nothing_of_the_image_is_changed(files):
     before = os.stat(image), sorted(os.listdir(os.path.dirname(image)))
     with open(image, "rb") as f:
         data = f.read()
-    doctor(image)
+    doctor.run(image)
     after = os.stat(image), sorted(os.listdir(os.path.dirname(image)))
     with open(image, "rb") as f:
         assert f.read() == data
@@ -305,7 +256,8 @@ def nothing_of_the_image_is_changed(files):
 
 @served(on=[Platterd])
 def who_may_not_write_is_told_so(files):
-    needs_root()
+    if os.geteuid() != 0:
+        tap.skip("only root can become somebody else")
     folder = files.path("closed")
     os.mkdir(folder)
     image = make_image(folder)
@@ -313,12 +265,13 @@ def who_may_not_write_is_told_so(files):
     os.chmod(folder, 0o555)
     for above in iter_up(folder):
         os.chmod(above, os.stat(above).st_mode | stat.S_IXOTH)
-    facts, found = examined(image, as_nobody=True)
+    facts, found = examined(image, before=NOBODY)
     assert NOT_WRITABLE in found and SAFE not in found
     assert "Permission denied" in facts["cost"]["not measured"]
     os.chmod(folder, 0o000)
-    status, said = doctor(image, as_nobody=True)
-    assert status == CANNOT and image in said and "Permission denied" in said
+    done = doctor.run(image, before=NOBODY)
+    assert done.returncode == CANNOT and image in done.stdout
+    assert "Permission denied" in done.stdout
 
 
 def iter_up(folder):
@@ -345,10 +298,11 @@ def what_lies_on_no_disk_is_not_called_safe(files):
 def what_cannot_be_examined_is_refused_with_its_name(files):
     for path, why in ((files.path("none.img"), "No such file"), ("/dev/null", "no file, block"),
                       (make_image(files.path("."), size=0), None)):
-        status, said = doctor(path)
+        done = doctor.run(path)
+        status, said = done.returncode, done.stdout
         assert status == CANNOT if why else status in (HEALTHY, ADVICE), said
         assert why is None or path in said and why in said
-    assert doctor()[0] == CANNOT and doctor("--no-such", "x")[0] == CANNOT
+    assert doctor.run().returncode == doctor.run("--no-such", "x").returncode == CANNOT
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 """What `platter doctor URI` sees of servers of all kinds, what it concludes, and that it says where
 it cannot know."""
 
-import json
 import os
 import socket
 import subprocess
@@ -12,14 +11,13 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import pki
 import tap
+from examined import ADVICE, CANNOT, HEALTHY, PLATTER, UNSAFE, VERDICTS, Report
+from examined import run as examine
 from liar import Liar
 from nbdraw import CAN_MULTI_CONN, HAS_FLAGS, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM
 from peers import NbdkitMemory, QemuNbd, Tgt
-from server import BUILD, PATIENCE, Platterd, served
+from server import Platterd, served
 
-PLATTER = os.path.join(BUILD, "platter")
-HEALTHY, ADVICE, UNSAFE, CANNOT = 0, 1, 2, 3
-VERDICTS = {HEALTHY: "healthy", ADVICE: "advice", UNSAFE: "unsafe"}
 MiB = 1 << 20
 
 DURABLE = "clients can make writes durable: FLUSH and FUA are offered"
@@ -42,10 +40,7 @@ IS_FREE = "a FLUSH after a write takes hardly any time"
 
 def doctor(*words, status):
     """What it says. It has to end with that status, if that is not None."""
-    done = subprocess.run([PLATTER, "doctor", *words],
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=50 * PATIENCE)
-    print(done.stdout)
+    done = examine(*words)
     assert status in (None, done.returncode), "%s: status %d instead of %d" % (
         words, done.returncode, status)
     return done.stdout
@@ -53,16 +48,9 @@ def doctor(*words, status):
 
 def examined(uri, *words, status):
     """({fact: value}, [finding]), the findings in their order."""
-    all = json.loads(doctor("--json", *words, uri, status=status))
-    assert all["target"] == uri and all["verdict"] == VERDICTS[status]
-    order = [(list(VERDICTS.values()).index(f["severity"]), f["worth"]) for f in all["findings"]]
-    assert order == sorted(order, reverse=True) and order[0][0] == status, order
-    assert all_have_words(all["findings"])
-    return {f["name"]: f["value"] for f in all["facts"]}, [f["what"] for f in all["findings"]]
-
-
-def all_have_words(findings):
-    return all(f["what"] and f["why"] and f["remedy"] != "" for f in findings)
+    report = Report(doctor("--json", *words, uri, status=status))
+    assert report.all["target"] == uri and report.all["verdict"] == VERDICTS[status]
+    return {f["name"]: f["value"] for f in report.all["facts"]}, report.found
 
 
 def yes(facts):

@@ -1,33 +1,27 @@
 #!/usr/bin/python3
 """What `platter doctor` tells of devices with FUA and without, and of what lies over them."""
 
-import json
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import guest
 import tap
-from server import BUILD
-
-PLATTER = os.path.join(BUILD, "platter")
+from examined import PLATTER, Report
 
 
 def examined(disk, device, *setup, **how):
     said = guest.run(disk, *setup, f"{PLATTER} doctor --json {device} || [ $? -le 2 ]",
                      programs=[PLATTER, *how.pop("programs", [])], **how)
-    report = json.loads(said[said.index("{"):])
-    facts = {}
-    for fact in report["facts"]:
-        facts.setdefault(fact["group"] + ": " + fact["name"], fact["value"])
-    return facts, [f["what"] for f in report["findings"]]
+    report = Report(said[said.index("{"):])
+    return report.facts, report.found
 
 
 def tells(disk, safe=True):
     facts, found = examined(disk, "/dev/" + disk.name)
-    assert facts["disk: write cache"] == disk.write_cache, facts
-    assert facts["disk: FUA"] == str(disk.fua), facts
-    assert facts["NBD: FUA"].startswith("yes") and facts["SCSI: DPOFUA"].startswith("yes")
+    assert facts["disk"]["write cache"] == disk.write_cache, facts
+    assert facts["disk"]["FUA"] == str(disk.fua), facts
+    assert facts["NBD"]["FUA"].startswith("yes") and facts["SCSI"]["DPOFUA"].startswith("yes")
     assert ("a write that is answered as durable is on the disk" in found) == safe
     assert ("it is in memory" in found) == (not safe)
 
@@ -57,8 +51,8 @@ def the_device_mapper_is_looked_through():
     facts, _ = examined(guest.VIRTIO, "/dev/mapper/above",
                         'dmsetup create above --table "0 65536 linear /dev/vda 2048"',
                         programs=["dmsetup"], modules=["dm_mod"])
-    assert "the device mapper's above" in facts["disk: device"], facts
-    assert facts["disk: below it"].startswith("vda"), facts
+    assert "the device mapper's above" in facts["disk"]["device"], facts
+    assert facts["disk"]["below it"].startswith("vda"), facts
 
 
 tap.main()

@@ -69,11 +69,11 @@ def loop(path, sector, *options):
 
 
 @contextlib.contextmanager
-def file_system(kind, path, where, size, sector=512):
-    """A new file system of that kind in the file `path`, mounted at `where`."""
+def file_system(kind, path, where, size, sector=512, options="defaults"):
+    """A new file system of that kind in the file `path`, mounted at `where`; options: of mount."""
     with open(path, "wb") as f:
         f.truncate(size)
     with loop(path, sector) as device:
         run("mkfs." + kind, "-q", device)
-        with mounted(where, device):
+        with mounted(where, "-o", options, device):
             yield where
