@@ -4,10 +4,10 @@ made them, and finds what is wrong with data that was changed behind its back.""
 
 import os
 import re
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import mounts
 import pki
 import tap
 from peers import NbdkitFile, NbdkitMemory, QemuNbd, Tgt
@@ -91,15 +91,9 @@ def a_file_is_found_to_work(files):
 
 @served(on=[FrontEnd])
 def a_device_is_found_to_work(files):
-    for sector in ("512", "4096"):
-        done = subprocess.run(["losetup", "--show", "-f", "--sector-size", sector,
-                               files.image(8 * MiB)], capture_output=True, text=True)
-        if done.returncode != 0:
-            tap.skip("no loop device: " + done.stderr)
-        try:
-            keeps(done.stdout.strip())
-        finally:
-            subprocess.run(["losetup", "-d", done.stdout.strip()])
+    for sector in (512, 4096):
+        with mounts.loop(files.image(8 * MiB), sector) as device:
+            keeps(device)
 
 
 # ---- what was changed -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import mounts
 import tap
 from liar import Cached, Gone
 from nbdraw import SEND_FLUSH, SEND_FUA
@@ -88,23 +89,10 @@ def an_image_that_is_served_is_refused(server):
 
 @served(on=[FrontEnd])
 def a_device_that_is_in_use_is_refused(files):
-    image = files.image(8 * MiB)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    done = subprocess.run(["losetup", "--show", "-f", image], capture_output=True, text=True)
-    if done.returncode != 0:
-        tap.skip("no loop device: " + done.stderr)
-    device, mount = done.stdout.strip(), files.path("mount")
-    os.mkdir(mount)
-    try:
-        done = subprocess.run(["mount", device, mount], capture_output=True, text=True)
-        if done.returncode != 0:
-            tap.skip("nothing can be mounted: " + done.stderr)
-        try:
+    with mounts.loop(files.image(8 * MiB), 512) as device:
+        mounts.run("mkfs.ext4", "-q", device)
+        with mounts.mounted(files.path("mount"), device):
             assert "is in use" in refused(device, "--destroy")
-        finally:
-            subprocess.run(["umount", mount], check=True)
-    finally:
-        subprocess.run(["losetup", "-d", device])
 
 
 # ---- the command line
