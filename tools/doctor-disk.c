@@ -1,46 +1,15 @@
-/*
- * doctor-disk.c - the file system, and partition, device mapper, loop and disk below it.
- *
- * Sources: proc(5) on /proc/self/mountinfo; Linux, Documentation/ABI/stable/sysfs-block.
- */
+/* doctor-disk.c - the file system, and partition, device mapper, loop and disk below it. */
+#include "disk.h"
 #include "doctor-path.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <limits.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 
 #define DEEPEST 8 /* disks below disks */
-#define LONGEST (PATH_MAX + NAME_MAX + 32)
-
-/* ---- what a file in /sys says ---------------------------------------------------- */
-
-static bool
-read_word(const char *folder, const char *name, char *word, size_t size)
-{
-	char path[LONGEST];
-	FILE *file;
-	bool got;
-
-	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	file = fopen(path, "re");
-	if (file == NULL)
-		return false;
-	got = fgets(word, (int)size, file) != NULL;
-	fclose(file);
-	if (!got)
-		return false;
-	for (size_t n = strcspn(word, "\n"); n > 0 && word[n - 1] == ' '; n--)
-		word[n - 1] = '\0';
-	word[strcspn(word, "\n")] = '\0';
-	return true;
-}
 
 /* ---- the file system ------------------------------------------------------------- */
 
@@ -55,80 +24,6 @@ static const struct {
 	{ "9p", ELSEWHERE },        { "virtiofs", ELSEWHERE }, { "fuse", ELSEWHERE },
 	{ "fuseblk", ELSEWHERE },
 };
-
-struct mount {
-	unsigned major, minor;
-	char type[64], source[PATH_MAX], at[PATH_MAX], options[1024];
-};
-
-/* "\040" is a space. */
-static void
-unescape(char *text)
-{
-	char *to = text;
-
-	for (; *text != '\0'; text++) {
-		unsigned code;
-
-		if (text[0] == '\\' && sscanf(text + 1, "%3o", &code) == 1 && code < 256) {
-			*to++ = (char)code;
-			text += 3;
-		} else {
-			*to++ = *text;
-		}
-	}
-	*to = '\0';
-}
-
-/* ID PARENT MAJOR:MINOR ROOT AT OPTIONS [FIELD...] - TYPE SOURCE SUPER-OPTIONS */
-static bool
-parse_mount(char *line, struct mount *m)
-{
-	char *rest = strstr(line, " - "), mine[512], all[512];
-
-	if (rest == NULL ||
-	    sscanf(line, "%*u %*u %u:%u %*s %4095s %511s", &m->major, &m->minor, m->at, mine) !=
-		    4 ||
-	    sscanf(rest + 3, "%63s %4095s %511s", m->type, m->source, all) != 3)
-		return false;
-	unescape(m->at);
-	unescape(m->source);
-	snprintf(m->options, sizeof(m->options), "%s,%s", mine, all);
-	return true;
-}
-
-static bool
-is_below(const char *path, const char *at)
-{
-	size_t length = strlen(at);
-
-	return strncmp(path, at, length) == 0 &&
-	       (path[length] == '/' || path[length] == '\0' || at[length - 1] == '/');
-}
-
-/* The last one of the longest name that path has above it. */
-static bool
-find_mount(const char *path, struct mount *found)
-{
-	FILE *file = fopen("/proc/self/mountinfo", "re");
-	char *line = NULL, real[PATH_MAX];
-	struct mount *m = malloc(sizeof(*m));
-	size_t room = 0;
-
-	found->at[0] = '\0';
-	if (file != NULL && m != NULL && realpath(path, real) != NULL) {
-		while (getline(&line, &room, file) > 0) {
-			if (parse_mount(line, m) && is_below(real, m->at) &&
-			    strlen(m->at) >= strlen(found->at))
-				*found = *m;
-		}
-	}
-	free(line);
-	free(m);
-	if (file != NULL)
-		fclose(file);
-	return found->at[0] != '\0';
-}
 
 static bool
 has_option(const char *options, const char *name)
@@ -196,7 +91,7 @@ tell_queue(struct doctor_report *r, const char *folder)
 		char word[256], name[64];
 
 		snprintf(name, sizeof(name), "queue/%s", queue[i].file);
-		if (!read_word(folder, name, word, sizeof(word)))
+		if (!disk_word(folder, name, word, sizeof(word)))
 			snprintf(word, sizeof(word), "could not be read");
 		doctor_fact(r, "disk", queue[i].name, "%s", word);
 	}
@@ -208,14 +103,14 @@ queue_traits(const char *folder)
 	char word[256];
 	unsigned traits = 0;
 
-	if (read_word(folder, "queue/write_cache", word, sizeof(word)) &&
+	if (disk_word(folder, "queue/write_cache", word, sizeof(word)) &&
 	    strcmp(word, "write back") == 0)
 		traits |= VOLATILE;
-	if (read_word(folder, "queue/rotational", word, sizeof(word)) && word[0] == '1')
-		traits |= ROTATES;
-	if (read_word(folder, "queue/scheduler", word, sizeof(word))) {
+	if (disk_word(folder, "queue/rotational", word, sizeof(word)) && word[0] == '1')
+		return traits;
+	if (disk_word(folder, "queue/scheduler", word, sizeof(word))) {
 		chosen(word);
-		if (strcmp(word, "none") != 0 && (traits & ROTATES) == 0)
+		if (strcmp(word, "none") != 0)
 			traits |= SCHEDULED;
 	}
 	return traits;
@@ -246,7 +141,7 @@ disk_kind(const char *folder, const char *name, char *text, size_t size)
 
 	snprintf(text, size, "%s", name);
 	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-		if (!read_word(folder, kinds[i].file, word, sizeof(word)))
+		if (!disk_word(folder, kinds[i].file, word, sizeof(word)))
 			continue;
 		snprintf(text, size, kinds[i].form, name, word);
 		break;
@@ -266,12 +161,12 @@ static unsigned file_chain(struct doctor_report *r, const char *path, unsigned d
 static unsigned
 below(struct doctor_report *r, const char *folder, unsigned depth)
 {
-	char path[LONGEST], word[PATH_MAX];
+	char path[PATH_MAX + NAME_MAX + 32], word[PATH_MAX];
 	unsigned traits = 0, unknown = 0, parts = 0;
 	struct dirent *e;
 	DIR *slaves;
 
-	if (read_word(folder, "loop/backing_file", word, sizeof(word)))
+	if (disk_word(folder, "loop/backing_file", word, sizeof(word)))
 		return file_chain(r, word, depth + 1);
 	snprintf(path, sizeof(path), "%s/slaves", folder);
 	slaves = opendir(path);
@@ -282,7 +177,7 @@ below(struct doctor_report *r, const char *folder, unsigned depth)
 			continue;
 		parts++;
 		snprintf(path, sizeof(path), "%s/slaves/%s", folder, e->d_name);
-		if (read_word(path, "dev", word, sizeof(word)) &&
+		if (disk_word(path, "dev", word, sizeof(word)) &&
 		    sscanf(word, "%u:%u", &major, &minor) == 2)
 			found = device_chain(r, makedev(major, minor), depth + 1);
 		traits |= found;
@@ -297,24 +192,22 @@ below(struct doctor_report *r, const char *folder, unsigned depth)
 static unsigned
 device_chain(struct doctor_report *r, dev_t device, unsigned depth)
 {
-	char link[64], disk[PATH_MAX], text[PATH_MAX + 128], word[256], *name;
+	char disk[PATH_MAX], text[PATH_MAX + 128], word[256];
+	const char *name;
 	unsigned traits;
 
-	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(device), minor(device));
-	if (depth == DEEPEST || realpath(link, disk) == NULL)
+	if (depth == DEEPEST || !disk_folder(device, disk))
 		return 0;
+	if (disk_word(disk, "partition", word, sizeof(word)))
+		doctor_fact(r, "disk", "partition", "%s, number %s", strrchr(disk, '/') + 1, word);
+	disk_whole(disk);
 	name = strrchr(disk, '/') + 1;
-	if (read_word(disk, "partition", word, sizeof(word))) {
-		doctor_fact(r, "disk", "partition", "%s, number %s", name, word);
-		name[-1] = '\0';
-		name = strrchr(disk, '/') + 1;
-	}
 	traits = disk_kind(disk, name, text, sizeof(text)) | queue_traits(disk);
 	if (depth == 0) {
 		doctor_fact(r, "disk", "device", "%s", text);
 		tell_queue(r, disk);
 	} else {
-		if (!read_word(disk, "queue/write_cache", word, sizeof(word)))
+		if (!disk_word(disk, "queue/write_cache", word, sizeof(word)))
 			snprintf(word, sizeof(word), "a cache of which nothing is known");
 		doctor_fact(r, "disk", "below it", "%s, %s", text, word);
 	}
@@ -325,20 +218,12 @@ static unsigned
 file_chain(struct doctor_report *r, const char *path, unsigned depth)
 {
 	struct mount *m = malloc(sizeof(*m));
-	unsigned traits = 0, found = 0;
-	struct stat source;
+	unsigned traits = 0;
 
-	if (m != NULL && depth < DEEPEST && find_mount(path, m)) {
-		traits = file_system(r, m);
-		/* btrfs has numbers of its own. */
-		found = device_chain(r,
-				     stat(m->source, &source) == 0 && S_ISBLK(source.st_mode)
-					     ? source.st_rdev
-					     : makedev(m->major, m->minor),
-				     depth);
-	}
+	if (m != NULL && depth < DEEPEST && mount_find(path, m))
+		traits = file_system(r, m) | device_chain(r, mount_device(m), depth);
 	free(m);
-	return traits | found;
+	return traits;
 }
 
 unsigned

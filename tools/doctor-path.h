@@ -11,11 +11,10 @@ enum path_trait {
 	IN_MEMORY = 1 << 0,
 	NO_BARRIERS = 1 << 1, /* the file system keeps flushes to itself */
 	ELSEWHERE = 1 << 2,   /* a file system of the network, or of a program */
-	ROTATES = 1 << 3,
-	SCHEDULED = 1 << 4,  /* requests are sorted on the way, and the disk does not rotate */
-	VOLATILE = 1 << 5,   /* the disk has a cache that a loss of power empties */
-	NOT_COPIED = 1 << 6, /* this file, though others are */
-	COPIES = 1 << 7,     /* on each write, by the file system */
+	SCHEDULED = 1 << 3,   /* requests are sorted on the way, and the disk does not rotate */
+	VOLATILE = 1 << 4,    /* the disk has a cache that a loss of power empties */
+	NOT_COPIED = 1 << 5,  /* this file, though others are */
+	COPIES = 1 << 6,      /* on each write, by the file system */
 
 	DEVICE = 1 << 8,
 	FOLDER = 1 << 9,

@@ -47,6 +47,14 @@ def a_device_without_a_cache_is_told_as_such():
 
 
 @tap.test
+def a_partition_is_told_with_its_disk():
+    facts, _ = examined(guest.VIRTIO, "/dev/vda1", "echo ,,L | sfdisk -q /dev/vda",
+                        programs=["sfdisk"])
+    assert facts["disk"]["partition"] == "vda1, number 1", facts
+    assert facts["disk"]["device"] == "vda" and facts["disk"]["write cache"] == "write back"
+
+
+@tap.test
 def the_device_mapper_is_looked_through():
     facts, _ = examined(guest.VIRTIO, "/dev/mapper/above",
                         'dmsetup create above --table "0 65536 linear /dev/vda 2048"',
