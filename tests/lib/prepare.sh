@@ -11,7 +11,7 @@ packages_serve="
 packages_test="
 	clang clang-format libclang-rt-14-dev
 	curl fio gnutls-bin guestfish nbd-client nbd-server qemu-system-common qemu-utils strace
-	dmsetup e2fsprogs libiscsi-bin open-iscsi qemu-block-extra sg3-utils tgt xfsprogs
+	dmsetup e2fsprogs fdisk libiscsi-bin open-iscsi qemu-block-extra sg3-utils tgt xfsprogs
 	busybox-static kmod linux-image-cloud-amd64 qemu-system-x86
 	gcovr valgrind"
 
