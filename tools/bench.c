@@ -636,14 +636,6 @@ bench(struct run *run, const struct settings *s, struct pl_error *err)
 	return error;
 }
 
-/* What libraries and modules of the core would tell an operator is told here. */
-static void
-say_nothing(enum pl_log_level level, const char *line)
-{
-	(void)level;
-	(void)line;
-}
-
 static int
 tell_earlier(const struct settings *s)
 {
@@ -700,7 +692,6 @@ tool_bench(int argc, char **argv)
 		return complain("out of memory");
 	status = parse(argc, argv, &s, params);
 	if (status == -1) {
-		pl_log_to(say_nothing);
 		signal(SIGPIPE, SIG_IGN);
 		status = s.from != NULL ? tell_earlier(&s) : run_new(argc, argv, &s);
 	}

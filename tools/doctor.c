@@ -53,14 +53,6 @@ complain(const char *what)
 	return STATUS_CANNOT;
 }
 
-/* What libraries and modules of the core would tell an operator is told here. */
-static void
-say_nothing(enum pl_log_level level, const char *line)
-{
-	(void)level;
-	(void)line;
-}
-
 static int
 examine(const char *target, const struct settings *s)
 {
@@ -90,7 +82,6 @@ tool_doctor(int argc, char **argv)
 
 	if (params == NULL)
 		return complain("out of memory");
-	pl_log_to(say_nothing);
 	signal(SIGPIPE, SIG_IGN);
 	if (tool_options(argc, argv, doctor_options, params, &s) != 0) {
 		status = STATUS_CANNOT;

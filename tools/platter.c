@@ -1,4 +1,5 @@
 /* platter.c - platter SUBCOMMAND: finds it and runs it. */
+#include "platter.h"
 #include "tools.h"
 
 #include <locale.h>
@@ -100,12 +101,21 @@ unknown(const char *name)
 	return 2;
 }
 
+/* What libraries and modules of the core would tell an operator the tools tell by themselves. */
+static void
+say_nothing(enum pl_log_level level, const char *line)
+{
+	(void)level;
+	(void)line;
+}
+
 int
 main(int argc, char **argv)
 {
 	const struct tool *tool;
 
 	setlocale(LC_CTYPE, "");
+	pl_log_to(say_nothing);
 	if (argc < 2) {
 		tool_help(argc, argv);
 		return 2;

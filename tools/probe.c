@@ -88,14 +88,6 @@ interrupt(int sig)
 	interrupted = 1;
 }
 
-/* What modules of the server would tell an operator, a verdict tells here. */
-static void
-say_nothing(enum pl_log_level level, const char *line)
-{
-	(void)level;
-	(void)line;
-}
-
 static void
 run(void (*function)(const struct probe *p), const struct probe *p, unsigned seconds)
 {
@@ -837,7 +829,6 @@ tool_probe(int argc, char **argv)
 		return STATUS_CANNOT;
 	}
 	box = share(sizeof *box);
-	pl_log_to(say_nothing);
 	signal(SIGINT, interrupt);
 	signal(SIGTERM, interrupt);
 	status = s.expect != NULL && read_expected(&s) != 0 ? STATUS_CANNOT : probe(&s, &uri);

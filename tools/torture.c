@@ -406,14 +406,6 @@ collect(const struct settings *s)
 								  : torture_complain(err.text);
 }
 
-/* What libraries and modules of the core would tell an operator is told here. */
-static void
-say_nothing(enum pl_log_level level, const char *line)
-{
-	(void)level;
-	(void)line;
-}
-
 int
 tool_torture(int argc, char **argv)
 {
@@ -426,7 +418,6 @@ tool_torture(int argc, char **argv)
 		return torture_complain("out of memory");
 	status = parse(argc, argv, &s, params);
 	if (status == -1) {
-		pl_log_to(say_nothing);
 		signal(SIGPIPE, SIG_IGN);
 		if (s.collect != NULL) {
 			status = collect(&s);
