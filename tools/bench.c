@@ -8,6 +8,7 @@
  */
 #include "bench-image.h"
 #include "bench-target.h"
+#include "stats.h"
 #include "tools.h"
 
 #include <errno.h>
@@ -19,7 +20,6 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { STATUS_DONE, STATUS_PARTS_MISSING, STATUS_NOTHING };
@@ -214,7 +214,7 @@ load_add(struct bench_result *r, const struct bench_load *l)
 	return 0;
 }
 
-static int
+static bool
 wanted(const char *cells, const struct bench_load *l)
 {
 	char name[BENCH_NAME], *copy = cells != NULL ? strdup(cells) : NULL, *save = NULL;
@@ -379,10 +379,7 @@ struct run {
 static double
 seconds_now(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+	return (double)stats_now() / 1e9;
 }
 
 /* One line on a terminal, elsewhere one now and then. */
@@ -424,7 +421,7 @@ spread(const struct bench_load *l, unsigned connections)
 				    l->jobs * connections };
 }
 
-static int
+static void
 measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 {
 	struct bench_target *t = &run->r->targets[target];
@@ -436,7 +433,7 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 	int error = 0;
 
 	if (*failed)
-		return 0;
+		return;
 	bench_target_title(t, name);
 	if (run->image.path != NULL && t->kind != BENCH_GIVEN && t->kind != BENCH_CEILING)
 		error = bench_image_prepare(&run->image, t->direct ? PAGES_NONE : run->pages, &err);
@@ -445,7 +442,7 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 	if (error != 0) {
 		t->absent = strdup(err.text);
 		say_of(run, name, err.text);
-		return 0;
+		return;
 	}
 	error = bench_load_run(&server.where, &l, run->r->seconds, run->r->seed + repeat,
 			       &interrupted, bench_sample(run->r, load, target, repeat), &err);
@@ -456,7 +453,6 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 			 bench_load_name(&run->r->loads[load], load_name), name);
 		say_of(run, both, err.text);
 	}
-	return error;
 }
 
 static void

@@ -3,14 +3,15 @@
  * through the core, on a file beside the image that nobody else ever sees.
  */
 #include "doctor-path.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <gsl/gsl_sort.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SIZE    (16u << 20) /* bytes of the file; all of it is written first */
@@ -97,15 +98,6 @@ struct writer {
 	} all[DEEP];
 };
 
-static uint64_t
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 static void write_on(struct pl_request *req, int error);
 
 static void
@@ -134,7 +126,7 @@ write_on(struct pl_request *req, int error)
 	w->done += error == 0;
 	if (error != 0)
 		w->error = error;
-	if (w->error == 0 && now() < w->end)
+	if (w->error == 0 && stats_now() < w->end)
 		write_one(w, (struct one *)req);
 	else if (w->in_flight == 0)
 		pl_loop_stop(w->loop);
@@ -156,13 +148,13 @@ rate(struct pl_export *ex, unsigned depth)
 		error = -ENOMEM;
 	if (error == 0) {
 		memset(w->data, 1, BLOCK);
-		began = now();
+		began = stats_now();
 		w->end = began + TIME_NS;
 		for (unsigned i = 0; i < depth; i++)
 			write_one(w, &w->all[i]);
 		pl_loop_run(w->loop);
 		error = w->error;
-		result = (double)w->done * 1e9 / (double)(now() - began);
+		result = (double)w->done * 1e9 / (double)(stats_now() - began);
 	}
 	if (w != NULL) {
 		free(w->data);
@@ -177,29 +169,6 @@ rate(struct pl_export *ex, unsigned depth)
 
 /* ---- told ------------------------------------------------------------------------ */
 
-static int
-open_as(const char *name, const char *fua, struct pl_export **ex, struct pl_error *err)
-{
-	const char *const pairs[][2] = { { "path", name }, { "fua", fua }, { "lock", "off" } };
-	struct pl_params *params = pl_params_new();
-	int error = params != NULL ? 0 : -ENOMEM;
-
-	for (unsigned i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && error == 0; i++)
-		error = pl_params_add(params, pairs[i][0], pairs[i][1], err);
-	if (error == 0)
-		error = pl_export_open(params, 0, ex, err);
-	pl_params_free(params);
-	return error;
-}
-
-static int
-by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 enum { NATIVE, COMMIT, WAYS };
 enum { ONE, MANY, DEPTHS };
 static const unsigned depths[DEPTHS] = { 1, DEEP };
@@ -210,7 +179,7 @@ tell_rates(struct doctor_report *r, const char *name, unsigned depth, double *ra
 {
 	double median;
 
-	qsort(rates, ROUNDS, sizeof(*rates), by_size);
+	gsl_sort(rates, 1, ROUNDS);
 	median = rates[ROUNDS / 2];
 	if (rates[0] < 0) {
 		doctor_fact(r, "cost", name, "failed: %s", strerror((int)-rates[0]));
@@ -258,7 +227,7 @@ path_cost(struct doctor_report *r, const char *folder)
 	for (unsigned way = 0; way < WAYS; way++) {
 		struct pl_error err;
 
-		if (open_as(name, fua[way], &exports[way], &err) != 0) {
+		if (path_open(name, fua[way], "off", &exports[way], &err) != 0) {
 			exports[way] = NULL;
 			doctor_fact(r, "cost", names[way][ONE], "not possible: %s", err.text);
 		}

@@ -136,10 +136,8 @@ path_image(struct doctor_report *r, const char *path)
 	if (ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0)
 		traits |= NOT_COPIED;
 	traits |= tell_direct(r, path, fd);
-	if (access(path, W_OK) == -1) {
+	if (access(path, W_OK) == -1)
 		doctor_fact(r, "image", "writing", "no: %s", strerror(errno));
-		traits |= READ_ONLY;
-	}
 	close(fd);
 	return traits;
 }

@@ -43,6 +43,11 @@ unsigned path_disk(struct doctor_report *r, const char *path);
 /* doctor-image.c: the file or device itself. */
 unsigned path_image(struct doctor_report *r, const char *path);
 
+/* doctor-serve.c: path as an export, with these options; read-only, if that is all there is.
+ * Errors: those of pl_export_open(). */
+int path_open(const char *path, const char *fua, const char *lock, struct pl_export **ex,
+	      struct pl_error *err);
+
 /* doctor-serve.c: what clients would be told. Errors: it cannot be served at all. */
 int path_serve(struct doctor_report *r, const char *path, unsigned *traits, struct pl_error *err);
 

@@ -161,15 +161,16 @@ tell_nbd(struct doctor_report *r, unsigned capabilities)
 	doctor_nbd_flags(r, "NBD", nbd_transmission_flags(capabilities, &all));
 }
 
-static int
-open_export(const char *path, const char *lock, struct pl_export **ex, struct pl_error *err)
+int
+path_open(const char *path, const char *fua, const char *lock, struct pl_export **ex,
+	  struct pl_error *err)
 {
+	const char *const pairs[][2] = { { "path", path }, { "fua", fua }, { "lock", lock } };
 	struct pl_params *params = pl_params_new();
-	int error = params != NULL ? pl_params_add(params, "path", path, err)
-				   : pl_error_set(err, -ENOMEM, "%s", path);
+	int error = params != NULL ? 0 : pl_error_set(err, -ENOMEM, "%s", path);
 
-	if (error == 0)
-		error = pl_params_add(params, "lock", lock, err);
+	for (unsigned i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && error == 0; i++)
+		error = pl_params_add(params, pairs[i][0], pairs[i][1], err);
 	if (error == 0)
 		error = pl_export_open(params, PL_OPEN_FALL_BACK, ex, err);
 	pl_params_free(params);
@@ -183,13 +184,13 @@ path_serve(struct doctor_report *r, const char *path, unsigned *traits, struct p
 	struct pl_error no_ring;
 	struct pl_loop *loop;
 	unsigned capabilities;
-	int error = open_export(path, "on", &ex, err);
+	int error = path_open(path, "auto", "on", &ex, err);
 
 	/* A server that starts now waits for its lock for longer than we have it. */
 	if (error == -EBUSY) {
 		doctor_fact(r, "export", "lock", "%s", err->text);
 		*traits |= IN_USE;
-		error = open_export(path, "off", &ex, err);
+		error = path_open(path, "auto", "off", &ex, err);
 	} else if (error == 0) {
 		doctor_fact(r, "export", "lock", "free");
 	}

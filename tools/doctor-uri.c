@@ -7,19 +7,20 @@
  */
 #include "doctor.h"
 #include "probe.h"
+#include "stats.h"
 #include "torture-target.h"
 
 #include <errno.h>
+#include <gsl/gsl_sort.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Of the flush check. That as many as 48 of 64 tosses of a coin, or 12 of 16, say the same comes
  * once in 10000 times, or in 26; so few are made only where a FLUSH takes a tenth of a second. */
-#define ROUNDS   64
-#define ENOUGH   16
-#define BUDGET_S 10
+#define ROUNDS    64
+#define ENOUGH    16
+#define BUDGET_NS UINT64_C(10000000000)
 
 enum trait {
 	NBD = 1 << 0,
@@ -285,23 +286,6 @@ static const struct doctor_finding it_fails = {
 
 enum step { SETTLE, READ, IDLE_FLUSH, WRITE, DIRTY_FLUSH, STEPS };
 
-static double
-seconds_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int
-compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 struct round {
 	double seconds[STEPS];
 };
@@ -319,12 +303,12 @@ measure(struct doctor_report *r, struct target *t, void *data, uint64_t length,
 		[WRITE] = { .kind = TORTURE_WRITE, .length = length, .data = data },
 		[DIRTY_FLUSH] = { .kind = TORTURE_FLUSH },
 	};
-	double began = seconds_now();
+	uint64_t began = stats_now();
 	int count = 0;
 
-	while (count < ROUNDS && seconds_now() - began < BUDGET_S) {
+	while (count < ROUNDS && stats_now() - began < BUDGET_NS) {
 		for (unsigned i = 0; i < STEPS; i++) {
-			double start = seconds_now();
+			uint64_t start = stats_now();
 			int error = target_run(t, &ops[i]);
 
 			if (error != 0) {
@@ -333,7 +317,7 @@ measure(struct doctor_report *r, struct target *t, void *data, uint64_t length,
 				doctor_find(r, &it_fails);
 				return -1;
 			}
-			rounds[count].seconds[i] = seconds_now() - start;
+			rounds[count].seconds[i] = (double)(stats_now() - start) / 1e9;
 		}
 		count++;
 	}
@@ -347,7 +331,7 @@ median(const struct round *rounds, int count, enum step step)
 
 	for (int i = 0; i < count; i++)
 		list[i] = rounds[i].seconds[step];
-	qsort(list, (size_t)count, sizeof *list, compare);
+	gsl_sort(list, 1, (size_t)count);
 	return list[count / 2];
 }
 
