@@ -158,32 +158,29 @@ is_over(const struct iscsi_task *t)
 	return t->freed || (t->ended && t->sequences == 0);
 }
 
-struct iscsi_task *
-iscsi_task_by_tag(const struct iscsi_conn *c, uint32_t itt)
+static bool
+has_ended(const struct iscsi_task *t)
+{
+	return t->freed || t->ended;
+}
+
+/* The command with that tag that is not past what `past` says. */
+static struct iscsi_task *
+command_by_tag(const struct iscsi_conn *c, uint32_t itt, bool (*past)(const struct iscsi_task *t))
 {
 	for (unsigned i = 0; i < c->fresh; i++) {
 		struct iscsi_task *t = &c->slots[i];
 
-		if (c->tags[i] == itt && t->kind == TASK_COMMAND && !is_over(t))
+		if (c->tags[i] == itt && t->kind == TASK_COMMAND && !past(t))
 			return t;
 	}
 	return NULL;
 }
 
-/* Whether another command with t's tag runs: data and answers could not be told apart. */
-static bool
-is_taken(const struct iscsi_task *t)
+struct iscsi_task *
+iscsi_task_by_tag(const struct iscsi_conn *c, uint32_t itt)
 {
-	const struct iscsi_conn *c = t->conn;
-
-	for (unsigned i = 0; i < c->fresh; i++) {
-		const struct iscsi_task *other = &c->slots[i];
-
-		if (c->tags[i] == t->itt && other != t && other->kind == TASK_COMMAND &&
-		    !other->ended && !other->freed)
-			return true;
-	}
-	return false;
+	return command_by_tag(c, itt, is_over);
 }
 
 /* ---- rejects --------------------------------------------------------------------- */
@@ -677,8 +674,9 @@ task_read(struct iscsi_conn *c, struct iscsi_task *t, const uint8_t *ahs)
 		return ISCSI_REJECT_INVALID_FIELD;
 	switch (opcode) {
 	case ISCSI_SCSI_COMMAND:
-		if (is_taken(t))
-			return ISCSI_REJECT_PROTOCOL; /* "Initiator Task Tag" */
+		/* "Initiator Task Tag": data and answers of the two could not be told apart. */
+		if (command_by_tag(c, t->itt, has_ended) != NULL)
+			return ISCSI_REJECT_PROTOCOL;
 		if (!command_read(t, bhs, ahs))
 			return ISCSI_REJECT_INVALID_FIELD;
 		t->kind = TASK_COMMAND;
