@@ -157,8 +157,7 @@ put_notes(const struct bench_result *r, const struct bench_comparisons *c, FILE 
 	fprintf(to,
 		"\nrate: median of %u; +-, interval: 95 %%. n.s.: not significant, by a paired "
 		"t-test at 5 %%,\ncorrected for %u comparisons. CPU: of the server, a request. ~: "
-		"the "
-		"halves of a measurement\ndiffered by much.%s\n",
+		"the halves of a measurement\ndiffered by much.%s\n",
 		r->repeats, c->family,
 		r->repeats < 5 ? " Few repeats tell little: --repeats 7 tells more." : "");
 	for (unsigned t = 0; t < r->target_count; t++) {

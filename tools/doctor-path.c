@@ -47,8 +47,7 @@ static const struct doctor_row rows[] = {
 	    "The first write to each also changes the file system's own records, which a FUA write "
 	    "has to wait for. So FUA writes share flushes here until all is written.",
 	    "Where FUA writes have to be fast, write it whole once: nbdcopy, or dd of zeroes into "
-	    "a "
-	    "new image." } },
+	    "a new image." } },
 	{ CLONED,
 	  0,
 	  { DOCTOR_ADVICE, 50, "blocks are shared with another file (reflink, snapshot)",
@@ -119,8 +118,7 @@ static const struct doctor_row rows[] = {
 	  IN_MEMORY | NO_BARRIERS | ELSEWHERE | READ_ONLY,
 	  { DOCTOR_HEALTHY, 80, "a write that is answered as durable is on the disk",
 	    "Flushes go the whole way down, as far as can be seen from here. Whether the disk "
-	    "keeps "
-	    "what it says it keeps, only a cut of the power shows.",
+	    "keeps what it says it keeps, only a cut of the power shows.",
 	    "To try that with a disk that has nothing of value: platter torture." } },
 	{ READ_ONLY,
 	  IN_MEMORY,

@@ -268,19 +268,16 @@ static const struct doctor_finding flush_costs = {
 static const struct doctor_finding flush_is_free = {
 	DOCTOR_ADVICE, 70, "a FLUSH after a write takes hardly any time",
 	"It takes hardly longer than a READ, or than a FLUSH that has nothing to do. Either each "
-	"write "
-	"is durable already, or the disk below has memory that outlives a loss of power, or FLUSH "
-	"does nothing. Time does not tell which.",
+	"write is durable already, or the disk below has memory that outlives a loss of power, or "
+	"FLUSH does nothing. Time does not tell which.",
 	"Look at the server's settings (a cache mode 'unsafe', a disk in memory), or find out with "
-	"a "
-	"disk that has nothing of value and a cut of its power: platter torture."
+	"a disk that has nothing of value and a cut of its power: platter torture."
 };
 
 static const struct doctor_finding it_fails = {
 	DOCTOR_UNSAFE, 100, "a READ, WRITE or FLUSH fails",
 	"The server accepts commands that it cannot carry out; after a FLUSH that failed nobody "
-	"knows "
-	"what is durable of what was written before.",
+	"knows what is durable of what was written before.",
 	"Look at the log of the server and at the disk below it."
 };
 

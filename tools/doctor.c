@@ -35,8 +35,8 @@ usage(void)
 
 	printf("usage: platter doctor [OPTION...] PATH|URI\n\n"
 	       "Looks at a disk or a server, and says what its promises are worth to who keeps "
-	       "data\n"
-	       "there. Writes nothing to an image; beside it, for a while, to a file of its own.\n"
+	       "data\nthere. Writes nothing to an image; beside it, for a while, to a file of its "
+	       "own.\n"
 	       "PATH: an image, a device, or a directory where images are to lie.\n"
 	       "URI: nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH, or nbds for TLS;\n"
 	       "iscsi://[USER%%PASSWORD@]HOST[:PORT]/TARGET-NAME/LUN.\n\n%s\n"

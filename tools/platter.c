@@ -16,7 +16,7 @@ static const struct tool {
 } tools[] = {
 	{ "bench", tool_bench, "measure servers beside each other on a disk" },
 	{ "control", tool_control, "give a command to a running platterd" },
-	{ "doctor", tool_doctor, "say whether a server is fit to keep data, and why" },
+	{ "doctor", tool_doctor, "say whether a disk or server is fit to keep data" },
 	{ "help", tool_help, "list the subcommands" },
 	{ "probe", tool_probe, "check how well an NBD server keeps to the protocol" },
 	{ "stats", tool_stats, "watch a running platterd" },
