@@ -57,9 +57,10 @@ static struct server {
 	struct listener *listeners, *iscsi_listeners;
 	struct control *control;
 	struct catalog *catalog;
-	struct targets *targets; /* NULL: no iSCSI */
-	char *state;             /* directory, or NULL */
-	int state_claim;         /* open until the end */
+	struct targets *targets;   /* NULL: no iSCSI */
+	struct targets_plan *plan; /* from when it can be refused until workers can carry it out */
+	char *state;               /* directory, or NULL */
+	int state_claim;           /* open until the end */
 	struct clients *clients;
 	struct workers *workers;
 	struct tls_credentials *credentials; /* until workers have them */
@@ -587,7 +588,7 @@ open_exports(struct pl_error *err)
 
 /* What can be refused, with what only the one who starts the server may read. */
 static int
-open_targets(struct targets_plan **plan, struct pl_error *err)
+open_targets(struct pl_error *err)
 {
 	const struct config *config = server.config;
 	const struct privsep_settings who = { .user = config->server.user,
@@ -596,7 +597,6 @@ open_targets(struct targets_plan **plan, struct pl_error *err)
 	gid_t group;
 	int error;
 
-	*plan = NULL;
 	if (config->target_count == 0)
 		return 0;
 	error = state_place(config->server.state, server.cmdline.config, config->exports[0].params,
@@ -609,22 +609,22 @@ open_targets(struct targets_plan **plan, struct pl_error *err)
 		error = state_claim(server.state, &server.state_claim, err);
 	if (error == 0)
 		error = targets_new(&server.targets, server.catalog, server.state, err);
-	return error != 0 ? error : plan_targets(config, plan, err);
+	return error != 0 ? error : plan_targets(config, &server.plan, err);
 }
 
 /* ---- giving up ------------------------------------------------------------------- */
 
-/* As with exports: all LUNs of the command line, of a file's one. Takes plan over. */
+/* As with exports: all LUNs of the command line, of a file's one. */
 static int
-start_targets(struct targets_plan *plan, struct pl_error *err)
+start_targets(struct pl_error *err)
 {
+	struct targets_plan *plan = server.plan;
 	unsigned up, missing;
 	int error = targets_plan_load(server.targets, plan, err);
 
-	if (error != 0) {
-		targets_plan_free(plan);
+	if (error != 0)
 		return error;
-	}
+	server.plan = NULL;
 	error = targets_apply(server.targets, server.workers, plan, &up, &missing, err);
 	if (error == 0 && (up == 0 || (server.cmdline.config == NULL && missing > 0)))
 		return up + missing == 1 ? pl_error_say(err, -EIO, "%s", "") /* it has been said */
@@ -635,7 +635,7 @@ start_targets(struct targets_plan *plan, struct pl_error *err)
 
 /* Between the two, threads and rings are made. */
 static int
-drop_and_start_workers(struct targets_plan *plan, struct pl_error *err)
+drop_and_start_workers(struct pl_error *err)
 {
 	struct reach reach;
 	struct privsep_settings settings = {
@@ -657,8 +657,8 @@ drop_and_start_workers(struct targets_plan *plan, struct pl_error *err)
 		if (server.control != NULL)
 			error = control_start(server.control, err);
 	}
-	if (error == 0 && plan != NULL)
-		error = start_targets(plan, err);
+	if (error == 0 && server.plan != NULL)
+		error = start_targets(err);
 	if (error == 0)
 		error = privsep_seal(&settings, err);
 	reach_free(&reach);
@@ -671,7 +671,6 @@ static int
 start(struct pl_error *err)
 {
 	const struct config *config = server.config;
-	struct targets_plan *plan;
 	int error = take_signals(err);
 
 	raise_file_limit();
@@ -694,7 +693,7 @@ start(struct pl_error *err)
 	if (error == 0)
 		error = open_exports(err);
 	if (error == 0)
-		error = open_targets(&plan, err);
+		error = open_targets(err);
 	if (error == 0)
 		error = open_control(err);
 	if (error != 0)
@@ -703,7 +702,7 @@ start(struct pl_error *err)
 	server.settings = worker_settings(config);
 	if (server.settings == NULL)
 		return pl_error_set(err, -ENOMEM, "settings");
-	return drop_and_start_workers(plan, err);
+	return drop_and_start_workers(err);
 }
 
 static void
