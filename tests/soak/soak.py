@@ -35,6 +35,7 @@ from server import PRELOAD, Nbdkit, served, until
 KiB, MiB = 1 << 10, 1 << 20
 SIZE, BLOCK = 2 * MiB, 512
 SHORT_S, LONG_S = 12, 600
+LONG_REST_S = 0.5       # between visits: that one is about time, and leaves the machine to others
 TARGET = "iqn.2026-11.org.example:soak"
 NBD_CLIENTS, SCSI_CLIENTS = 4, 2
 GROWS, GROWN_MAX = 64 * KiB, MiB
@@ -166,7 +167,7 @@ class Scsi:
 
 # ---- all at once
 
-def together(s, seconds, *acts):
+def together(s, seconds, rest, *acts):
     """Each on a thread, again and again. Returns what the server held all the while."""
     end, failed, seen = time.monotonic() + seconds, [], []
 
@@ -177,6 +178,7 @@ def together(s, seconds, *acts):
         try:
             while not over():
                 act()
+                time.sleep(rest)
         except BaseException as e:
             failed.append(e)
 
@@ -194,9 +196,10 @@ def together(s, seconds, *acts):
 
 
 def soak(s, seconds, *acts):
-    together(s, seconds / 6, *acts)
+    rest = LONG_REST_S if seconds > SHORT_S else 0
+    together(s, seconds / 6, rest, *acts)
     before = usage.settled(s)
-    seen = together(s, seconds, *acts)
+    seen = together(s, seconds, rest, *acts)
     # In a short time clients may be together for the first time, and need what none has needed
     # so far of the memory for requests.
     is_flat(seen, usage.ALLOWANCE * (2 if seconds > SHORT_S else 8))
