@@ -143,20 +143,26 @@ static const struct {
 	{ 0x1fe, "\x55\xaa", 2, "a partition table, or a boot sector" },
 };
 
-/* Of data at the start of the target. */
+/* What data is that the target has at offset. */
 static const char *
-signature_in(const char *data, uint64_t length)
+value_of(const char *data, uint64_t length, uint64_t offset)
 {
 	struct stamp stamp;
 
-	for (unsigned i = 0; i < sizeof signatures / sizeof *signatures; i++) {
+	for (unsigned i = 0; offset == 0 && i < sizeof signatures / sizeof *signatures; i++) {
 		if (signatures[i].offset + signatures[i].length <= length &&
 		    memcmp(data + signatures[i].offset, signatures[i].bytes,
 			   signatures[i].length) == 0)
 			return signatures[i].what;
 	}
-	if (stamp_read(data, &stamp) == CELL_STAMP)
-		return "what an earlier run has written";
+	/* A run zeroes, too: its first cell may be one of those. */
+	for (uint64_t at = 0; at + CELL <= length; at += CELL) {
+		switch (stamp_read(data + at, &stamp)) {
+		case CELL_STAMP: return "what an earlier run has written";
+		case CELL_OTHER: return "data";
+		case CELL_ZERO: break;
+		}
+	}
 	return "data";
 }
 
@@ -182,7 +188,7 @@ look_for_value(struct target *t, const struct settings *s, uint64_t length, stru
 			error = pl_error_say(err, -EEXIST,
 					     "%s has %s, which would be destroyed: "
 					     "--destroy",
-					     s->target, from == 0 ? signature_in(data, n) : "data");
+					     s->target, value_of(data, n, from));
 	}
 	free(data);
 	return error;
