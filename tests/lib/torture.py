@@ -34,6 +34,14 @@ def check(journal, target, *words, status=KEPT):
     return torture("--check", "--journal", journal, *words, target, status=status)
 
 
+def rest_of(process):
+    """What it says until it ends. communicate() with a time would lose what came along with a line
+    that was read before."""
+    said = process.stdout.read()
+    process.wait(timeout=40 * PATIENCE)
+    return said
+
+
 class Writing:
     """`platter torture --expect-cut`, from when the power may be cut. It has to notice the end."""
 
@@ -55,7 +63,7 @@ class Writing:
     def __exit__(self, kind, *_):
         if kind is not None:
             self.process.kill()
-        self.said += self.process.communicate(timeout=40 * PATIENCE)[0]
+        self.said += rest_of(self.process)
         print(self.said)
         if kind is None:
             assert self.process.returncode == KEPT, self.process.returncode

@@ -13,8 +13,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import tap
 from liar import Cached
-from server import PATIENCE
-from torture import CANNOT, KEPT, LOST, PLATTER, Writing, check, torture
+from torture import CANNOT, KEPT, LOST, PLATTER, Writing, check, rest_of, torture
 
 RECORD = 64
 
@@ -46,7 +45,7 @@ class Collector:
         self.address = "127.0.0.1:" + re.search(r"on port (\d+)", line)[1]
 
     def end(self, status=KEPT):
-        said = self.process.communicate(timeout=40 * PATIENCE)[0]
+        said = rest_of(self.process)
         assert self.process.returncode == status, said
         return said
 
@@ -91,7 +90,7 @@ def the_writer_may_die_and_its_journal_is_evidence(s, folder):
     w = Writing(s.uri, "tcp://" + collector.address, "--size", "512k")
     w.write_on(0.3)
     w.process.kill()
-    w.process.communicate()
+    w.process.wait()
     assert "the sender has gone away" in collector.end()
     s.cut()
     said = check(journal, s.uri)
@@ -104,7 +103,7 @@ def without_its_journal_the_writer_stops(s, folder):
     w = Writing(s.uri, "tcp://" + collector.address, "--size", "512k")
     w.write_on(0.2)
     collector.process.kill()
-    said = w.process.communicate(timeout=40 * PATIENCE)[0]
+    said = rest_of(w.process)
     assert w.process.returncode == CANNOT and "the journal: " in said, said
     collector.end(status=-signal.SIGKILL)
 
