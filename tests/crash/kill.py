@@ -3,7 +3,10 @@
 server's own files. Each start after it has to work, at once, and to find all that was acknowledged.
 
 What a killed server has written the kernel keeps. So some of the disks have a cache of their own in
-the server, which is gone with it, as with the power."""
+the server, which is gone with it, as with the power.
+
+no second try
+"""
 
 import contextlib
 import os

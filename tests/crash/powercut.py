@@ -4,7 +4,10 @@ power, through every front end, and what is then on the medium is held against w
 
 A server has many such disks, so that one costs a few milliseconds. A failure names its seed: with
 PLATTER_SEED=N the first workload sends the same requests in the same order, and the power fails at
-the same operation and keeps the same of what was not flushed; only threads are free to differ."""
+the same operation and keeps the same of what was not flushed; only threads are free to differ.
+
+no second try
+"""
 
 import contextlib
 import os

@@ -4,6 +4,8 @@
 A server works on a disk that records what it is told to keep, and when (tests/lib/dmlog.py); a
 witness uses it and puts each acknowledgement into the same record; tests/lib/judge.py reads it.
 That the judge sees what is wrong is shown by servers that lie, and by one whose groups are broken.
+
+no second try
 """
 
 import os

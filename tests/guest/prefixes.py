@@ -1,6 +1,9 @@
 #!/usr/bin/python3
 """A disk is recorded below the server, and then looked at as it was at every moment: after each
-thing that it was told to keep, as if the power had been cut just then."""
+thing that it was told to keep, as if the power had been cut just then.
+
+no second try
+"""
 
 import mmap
 import os

@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """What SCSI was told to be durable is durable, and costs what it should: by counting flushes, by
 failing them, and by killing a server that holds back what nobody flushed; with NBD clients of the
-same disk. tests/crash does that by the thousand."""
+same disk. tests/crash does that by the thousand.
+
+no second try
+"""
 
 import contextlib
 import multiprocessing

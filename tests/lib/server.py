@@ -101,9 +101,10 @@ class FrontEnd:
     def __exit__(self, kind, *_):
         try:
             self.stop()
-        except AssertionError:
+        except AssertionError as e:
             if kind is None:
                 raise
+            sys.stderr.write("%s\n" % e)
         if kind is not None:
             sys.stderr.write("".join("server: %s\n" % s for s in self.said().splitlines()))
 

@@ -86,6 +86,8 @@ def _run_in_child(case, limit, output, skip_reason):
         status = EXIT_SKIPPED
     except BaseException as e:
         traceback.print_exception(e.with_traceback(e.__traceback__.tb_next))
+        if isinstance(e, AssertionError) and not e.args:
+            print(traceback.extract_tb(e.__traceback__)[-1].line, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

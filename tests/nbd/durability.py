@@ -1,6 +1,9 @@
 #!/usr/bin/python3
 """What was acknowledged as durable is durable: by the order of the server's system calls,
-and by failing its syncs. tests/crash kills it and cuts its power."""
+and by failing its syncs. tests/crash kills it and cuts its power.
+
+no second try
+"""
 
 import os
 import re

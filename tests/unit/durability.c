@@ -1,6 +1,7 @@
 /*
  * durability.c - what was acknowledged as durable survives any power cut.
  * no valgrind
+ * no second try
  *
  * The small tests show one promise each. The large ones run random workloads on a
  * volatile cache that loses power, and hold what is then on the medium against a
