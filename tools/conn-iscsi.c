@@ -1,7 +1,9 @@
 /*
  * conn-iscsi.c - iSCSI: one session a connection, no digests.
  *
- * Source: RFC 7143, "iSCSI PDU Formats"; SBC-3.
+ * A command that is answered BUSY or TASK SET FULL is sent again, as initiators do.
+ *
+ * Source: RFC 7143, "iSCSI PDU Formats"; SAM-5, "Status codes"; SBC-3.
  */
 #include "conn.h"
 
@@ -16,6 +18,7 @@
 #define BHS       CONN_HEAD
 #define MAX_BLOCK 4096
 
+enum { GOOD = 0x00, BUSY = 0x08, TASK_SET_FULL = 0x28 };
 enum { NOP_OUT = 0x00, COMMAND = 0x01, LOGIN = 0x03, DATA_OUT = 0x05 };
 enum { NOP_IN = 0x20, RESPONSE = 0x21, LOGIN_RESPONSE = 0x23, DATA_IN = 0x25, R2T = 0x31 };
 
@@ -251,13 +254,17 @@ send_data(struct conn *c, struct conn_request *r, const uint8_t *r2t)
 static void
 take_status(struct conn *c, const uint8_t *bhs)
 {
-	bool response = (bhs[0] & 0x3f) == RESPONSE;
-	bool good = bhs[3] == 0 && (!response || bhs[2] == 0);
+	struct conn_request *r = conn_find(c, get_be32(bhs + 16));
+	uint8_t response = (bhs[0] & 0x3f) == RESPONSE ? bhs[2] : 0, status = bhs[3];
 
 	c->iscsi.exp_stat_sn = get_be32(bhs + 24) + 1;
-	snprintf(c->error_text, sizeof(c->error_text), "status %02x, response %02x", bhs[3],
-		 bhs[2]);
-	conn_done(c, conn_find(c, get_be32(bhs + 16)), good ? NULL : c->error_text);
+	if (response == 0 && (status == BUSY || status == TASK_SET_FULL)) {
+		iscsi_issue(c, (unsigned)(r - c->requests));
+		return;
+	}
+	snprintf(c->error_text, sizeof(c->error_text), "status %02x, response %02x", status,
+		 response);
+	conn_done(c, r, response == 0 && status == GOOD ? NULL : c->error_text);
 }
 
 static size_t

@@ -150,6 +150,15 @@ def each_job_has_a_connection_of_its_own(server):
         bench(*words, "randread-4k-4x2", status=NOTHING)
 
 
+@served(on=[Platterd])
+def a_target_that_is_busy_is_asked_again(server):
+    write = "randwrite-256k-4x64"
+    with server(server.image(64 * MiB), iscsi=True, args=["--memory", "64M"]) as s:
+        by_target, _ = figures("--quick", "--overwrite", "--cells", write, "--targets", "given",
+                               s.iscsi_uri)
+        sound(by_target[s.iscsi_uri][write][0], has_server=False)
+
+
 # ---- what is not touched -------------------------------------------------------------------------
 
 @in_a_folder
