@@ -1,12 +1,12 @@
 /* control.c - platter control: one command to a running server, and its answer. */
 #include "control.h"
 #include "json-text.h"
-
+#include "platter.h"
 #include "tools.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
@@ -99,23 +99,49 @@ control_receive(FILE *f)
 
 /* ---- platter control ------------------------------------------------------------- */
 
-static void
-usage(FILE *f)
+enum { STATUS_DONE, STATUS_FAILED, STATUS_CANNOT };
+
+struct settings {
+	const char *path;
+	bool help;
+};
+
+#define ROW(field) offsetof(struct settings, field)
+static const struct pl_option control_options[] = {
+	{ "control", PL_OPT_STRING, ROW(path), "PATH", CONTROL_PATH, false,
+	  "the server's control socket" },
+	{ "help", PL_OPT_BOOL, ROW(help), "", NULL, false, "show this" },
+	PL_OPTION_END,
+};
+#undef ROW
+
+static int
+usage(void)
 {
-	fprintf(f,
-		"usage: platter control [--control PATH] COMMAND [NAME=VALUE...]\n\n"
-		"One command to a running platterd; its answer is printed as JSON.\n\n"
-		"  --control PATH  the server's control socket (%s)\n\ncommands:\n",
-		CONTROL_PATH);
+	char *rows = pl_option_rows(control_options, "  --", " ");
+
+	printf("usage: platter control [OPTION...] COMMAND [NAME=VALUE...]\n\n"
+	       "One command to a running platterd; its answer is printed as "
+	       "JSON.\n\n%s\ncommands:\n",
+	       rows != NULL ? rows : "");
+	free(rows);
 	for (const struct control_command *c = control_commands; c->name != NULL; c++) {
-		fprintf(f, "  %s", c->name);
+		printf("  %s", c->name);
 		for (const struct control_argument *a = c->arguments; a->name != NULL; a++)
-			fprintf(f, a->required ? " %s=%s" : " [%s=%s]", a->name,
-				a->type == CONTROL_BOOL     ? "true|false"
-				: a->type == CONTROL_NUMBER ? "NUMBER"
-							    : "TEXT");
-		fprintf(f, "\n      %s\n", c->help);
+			printf(a->required ? " %s=%s" : " [%s=%s]", a->name,
+			       a->type == CONTROL_BOOL     ? "true|false"
+			       : a->type == CONTROL_NUMBER ? "NUMBER"
+							   : "TEXT");
+		printf("\n      %s\n", c->help);
 	}
+	return STATUS_DONE;
+}
+
+static int
+complain(const char *what)
+{
+	fprintf(stderr, "platter control: %s\n", what);
+	return STATUS_CANNOT;
 }
 
 static enum control_type
@@ -139,55 +165,70 @@ value_json(enum control_type type, const char *text)
 	return value != NULL ? value : json_string(text);
 }
 
-int
-tool_control(int argc, char **argv)
+/* Of the words of a command; NULL: one of them is wrong. */
+static json_t *
+make_request(int count, char **words)
 {
-	static const struct option options[] = {
-		{ "control", required_argument, NULL, 'c' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
-	const char *path = CONTROL_PATH;
-	json_t *request, *answer = NULL;
-	FILE *f;
-	int o, status;
+	json_t *request = json_pack("{s:s}", "command", words[0]);
 
-	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
-		switch (o) {
-		case 'c': path = optarg; break;
-		case 'h': usage(stdout); return 0;
-		default: usage(stderr); return 2;
-		}
-	}
-	if (optind == argc) {
-		usage(stderr);
-		return 2;
-	}
-	request = json_pack("{s:s}", "command", argv[optind]);
-	for (int i = optind + 1; i < argc; i++) {
-		char *equals = strchr(argv[i], '=');
+	for (int i = 1; i < count; i++) {
+		char *equals = strchr(words[i], '=');
 
 		if (equals == NULL) {
-			fprintf(stderr, "platter: control: expected NAME=VALUE, got '%s'\n",
-				argv[i]);
+			fprintf(stderr, "platter control: expected NAME=VALUE, got '%s'\n",
+				words[i]);
 			json_decref(request);
-			return 2;
+			return NULL;
 		}
 		*equals = '\0';
-		json_object_set_new(request, argv[i],
-				    value_json(type_of(argv[optind], argv[i]), equals + 1));
+		json_object_set_new(request, words[i],
+				    value_json(type_of(words[0], words[i]), equals + 1));
 	}
-	f = control_open(path);
+	return request;
+}
+
+static int
+command(const char *path, const json_t *request)
+{
+	FILE *f = control_open(path);
+	json_t *answer = NULL;
+	int status;
+
 	if (f != NULL && control_send(f, request) == 0)
 		answer = control_receive(f);
-	json_decref(request);
 	if (f != NULL)
 		fclose(f);
 	if (answer == NULL)
-		return 1;
+		return STATUS_FAILED;
 	json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
 	putchar('\n');
-	status = json_object_get(answer, "error") != NULL;
+	status = json_object_get(answer, "error") != NULL ? STATUS_FAILED : STATUS_DONE;
 	json_decref(answer);
+	return status;
+}
+
+int
+tool_control(int argc, char **argv)
+{
+	struct pl_params *params = pl_params_new();
+	struct settings s = { 0 };
+	json_t *request;
+	int status = STATUS_CANNOT;
+
+	if (params == NULL)
+		return complain("out of memory");
+	if (tool_options(argc, argv, control_options, params, &s) != 0) {
+		status = STATUS_CANNOT;
+	} else if (s.help) {
+		status = usage();
+	} else if (optind == argc) {
+		status = complain("name a command; --help");
+	} else {
+		request = make_request(argc - optind, argv + optind);
+		if (request != NULL)
+			status = command(s.path, request);
+		json_decref(request);
+	}
+	pl_params_free(params);
 	return status;
 }

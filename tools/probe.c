@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fnmatch.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -237,8 +236,8 @@ restore(const struct probe *p)
 /* ---- what a row needs ------------------------------------------------------------ */
 
 struct settings {
-	bool list, write, slow, strict, json;
-	unsigned seconds;
+	bool list, write, slow, strict, json, help;
+	uint64_t seconds; /* for an assertion */
 	const char *only, *expect;
 	char **expected; /* names */
 	unsigned expected_count;
@@ -389,7 +388,7 @@ try(struct result *r, const struct probe *p, unsigned on, const struct settings 
 		snprintf(r->reason, sizeof r->reason, "%s", missing(lacks));
 	if (lacks != 0 || ((on & ON_ALL) != 0 && p->found->size < 4096))
 		return;
-	run(r->row->run, p, r->row->needs & NEED_SLOW ? 120 : s->seconds);
+	run(r->row->run, p, r->row->needs & NEED_SLOW ? 120 : (unsigned)s->seconds);
 	if (box->verdict == VERDICT_NONE) {
 		memcpy(r->reason, box->text, sizeof r->reason);
 		return;
@@ -577,36 +576,47 @@ static const struct probe_row *const tables[] = { probe_handshake_rows, probe_tr
 	for (unsigned t_ = 0; t_ < sizeof tables / sizeof *tables; t_++) \
 		for (const struct probe_row *row = tables[t_]; row->name != NULL; row++)
 
-static const struct {
-	const char *name, *words, *help;
-} options[] = {
-	{ "list", NULL, "show the assertions, with their levels, and end" },
-	{ "only", "PATTERN", "only those whose name or number matches (* ? [])" },
-	{ "write", NULL, "also those that write; what they wrote over is put back" },
-	{ "slow", NULL, "also those that wait for minutes" },
-	{ "strict", NULL, "a SHOULD or policy that is missed counts, too" },
-	{ "expect", "FILE", "a name a line: known misses, which do not count" },
-	{ "timeout", "SECONDS", "how long an assertion may take (10)" },
-	{ "json", NULL, "one JSON object instead of lines" },
-	{ "help", NULL, "show this" },
+#define ROW(field) offsetof(struct settings, field)
+static const struct pl_option probe_options[] = {
+	{ "list", PL_OPT_BOOL, ROW(list), "", NULL, false,
+	  "show the assertions, with their levels, and end" },
+	{ "only", PL_OPT_STRING, ROW(only), "PATTERN", NULL, false,
+	  "only names or numbers that match (* ? [])" },
+	{ "write", PL_OPT_BOOL, ROW(write), "", NULL, false,
+	  "also those that write; they put back what was" },
+	{ "slow", PL_OPT_BOOL, ROW(slow), "", NULL, false, "also those that wait for minutes" },
+	{ "strict", PL_OPT_BOOL, ROW(strict), "", NULL, false,
+	  "a SHOULD or policy that is missed counts, too" },
+	{ "expect", PL_OPT_STRING, ROW(expect), "FILE", NULL, false,
+	  "a name a line: known misses, which do not count" },
+	{ "timeout", PL_OPT_UINT, ROW(seconds), "SECONDS", "10", false,
+	  "how long an assertion may take" },
+	{ "json", PL_OPT_BOOL, ROW(json), "", NULL, false, "one JSON object instead of lines" },
+	{ "help", PL_OPT_BOOL, ROW(help), "", NULL, false, "show this" },
+	PL_OPTION_END,
 };
+#undef ROW
 
-static void
-usage(FILE *to)
+static int
+usage(void)
 {
-	fprintf(to, "usage: platter probe [OPTION...] URI\n\n"
-		    "Holds an NBD server to the protocol. URI: nbd://HOST[:PORT]/EXPORT,\n"
-		    "nbd+unix:///EXPORT?socket=PATH, or nbds for TLS, with the parameters\n"
-		    "tls-certificates=DIR or tls-psk-file=FILE, and tls-hostname=NAME.\n\n");
-	for (unsigned i = 0; i < sizeof options / sizeof *options; i++) {
-		char left[32];
+	char *rows = pl_option_rows(probe_options, "  --", " ");
 
-		snprintf(left, sizeof left, "--%s%s%s", options[i].name,
-			 options[i].words != NULL ? " " : "",
-			 options[i].words != NULL ? options[i].words : "");
-		fprintf(to, "  %-18s  %s\n", left, options[i].help);
-	}
-	fprintf(to, "\nStatus: 0 no MUST was missed, 1 some were, 2 it could not be tried.\n");
+	printf("usage: platter probe [OPTION...] URI\n\n"
+	       "Holds an NBD server to the protocol. URI: nbd://HOST[:PORT]/EXPORT,\n"
+	       "nbd+unix:///EXPORT?socket=PATH, or nbds for TLS, with the parameters\n"
+	       "tls-certificates=DIR or tls-psk-file=FILE, and tls-hostname=NAME.\n\n%s\n"
+	       "Status: 0 no MUST was missed, 1 some were, 2 it could not be tried.\n",
+	       rows != NULL ? rows : "");
+	free(rows);
+	return STATUS_GOOD;
+}
+
+static int
+complain(const char *what)
+{
+	fprintf(stderr, "platter probe: %s\n", what);
+	return STATUS_CANNOT;
 }
 
 static bool
@@ -654,64 +664,18 @@ read_expected(struct settings *s)
 	return error;
 }
 
-static bool
-parse_seconds(const char *text, unsigned *seconds)
-{
-	char *end;
-	unsigned long n = strtoul(text, &end, 10);
-
-	if (*text < '0' || *text > '9' || *end != '\0' || n == 0 || n > 3600)
-		return false;
-	*seconds = (unsigned)n;
-	return true;
-}
-
-/* Returns -1 to go on, or an exit status. */
+/* Returns -1 to go on, or an exit status. The settings point into *params. */
 static int
-parse(int argc, char **argv, struct settings *s, const char **uri)
+parse(int argc, char **argv, struct settings *s, struct pl_params *params)
 {
-	struct option longs[sizeof options / sizeof *options + 1] = { 0 };
-	bool *const switches[] = { &s->list,   NULL, &s->write, &s->slow,
-				   &s->strict, NULL, NULL,      &s->json };
-	const char **const texts[] = { [1] = &s->only, [5] = &s->expect };
-	int i;
-
-	for (i = 0; i < (int)(sizeof options / sizeof *options); i++)
-		longs[i] =
-			(struct option){ options[i].name,
-					 options[i].words != NULL ? required_argument : no_argument,
-					 NULL, 256 + i };
-	optind = 0; /* from the start, though somebody may have parsed before */
-	while ((i = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		const char *name = i >= 256 ? options[i - 256].name : "?";
-
-		if (strcmp(name, "help") == 0) {
-			usage(stdout);
-			return STATUS_GOOD;
-		}
-		if (strcmp(name, "timeout") == 0) {
-			if (!parse_seconds(optarg, &s->seconds)) {
-				fprintf(stderr,
-					"platter probe: --timeout '%s' is no number of "
-					"seconds from 1 to 3600\n",
-					optarg);
-				return STATUS_CANNOT;
-			}
-		} else if (i < 256) {
-			return STATUS_CANNOT; /* getopt_long has said why */
-		} else if (optarg != NULL) {
-			*texts[i - 256] = optarg;
-		} else {
-			*switches[i - 256] = true;
-		}
-	}
-	if (s->list)
-		return -1;
-	if (optind + 1 != argc) {
-		usage(stderr);
+	if (tool_options(argc, argv, probe_options, params, s) != 0)
 		return STATUS_CANNOT;
-	}
-	*uri = argv[optind];
+	if (s->help)
+		return usage();
+	if (s->seconds < 1 || s->seconds > 3600)
+		return complain("--timeout is from 1 to 3600");
+	if (!s->list && optind + 1 != argc)
+		return complain("name one URI; --help");
 	return -1;
 }
 
@@ -744,7 +708,7 @@ static bool
 must_run(const char *what, void (*function)(const struct probe *p), const struct probe *p,
 	 const struct settings *s)
 {
-	run(function, p, 6 * s->seconds);
+	run(function, p, 6 * (unsigned)s->seconds);
 	if (box->verdict == VERDICT_OK)
 		return true;
 	fprintf(stderr, "platter probe: %s: %s\n", what, box->text);
@@ -809,32 +773,42 @@ list_rows(const struct settings *s)
 	return STATUS_GOOD;
 }
 
-int
-tool_probe(int argc, char **argv)
+static int
+probe_uri(const char *text, struct settings *s)
 {
-	struct settings s = { .seconds = 10 };
-	const char *text = NULL;
 	struct nbd_uri uri;
 	struct pl_error err;
-	int status = parse(argc, argv, &s, &text);
+	int status;
 
-	if (status != -1)
-		return status;
-	if (!any_is_wanted(&s))
-		return STATUS_CANNOT;
-	if (s.list)
-		return list_rows(&s);
-	if (nbd_uri_parse(&uri, text, &err) != 0) {
-		fprintf(stderr, "platter probe: %s\n", err.text);
-		return STATUS_CANNOT;
-	}
+	if (nbd_uri_parse(&uri, text, &err) != 0)
+		return complain(err.text);
 	box = share(sizeof *box);
 	signal(SIGINT, interrupt);
 	signal(SIGTERM, interrupt);
-	status = s.expect != NULL && read_expected(&s) != 0 ? STATUS_CANNOT : probe(&s, &uri);
+	status = s->expect != NULL && read_expected(s) != 0 ? STATUS_CANNOT : probe(s, &uri);
 	nbd_uri_free(&uri);
-	for (unsigned i = 0; i < s.expected_count; i++)
-		free(s.expected[i]);
-	free(s.expected);
+	for (unsigned i = 0; i < s->expected_count; i++)
+		free(s->expected[i]);
+	free(s->expected);
+	return status;
+}
+
+int
+tool_probe(int argc, char **argv)
+{
+	struct pl_params *params = pl_params_new();
+	struct settings s = { 0 };
+	int status;
+
+	if (params == NULL)
+		return complain("out of memory");
+	status = parse(argc, argv, &s, params);
+	if (status == -1) {
+		if (!any_is_wanted(&s))
+			status = STATUS_CANNOT;
+		else
+			status = s.list ? list_rows(&s) : probe_uri(argv[optind], &s);
+	}
+	pl_params_free(params);
 	return status;
 }

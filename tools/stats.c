@@ -6,10 +6,10 @@
  */
 #include "stats.h"
 
+#include "platter.h"
 #include "tools.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -362,69 +362,64 @@ show(const char *frame, bool screen)
 
 /* ---- platter stats --------------------------------------------------------------- */
 
+enum { STATUS_DONE, STATUS_FAILED, STATUS_CANNOT };
+
+#define NS_PER_S UINT64_C(1000000000)
+
 struct watch {
 	const char *path;
-	double interval; /* seconds */
-	bool once, json, screen;
+	uint64_t interval; /* ns */
+	bool once, json, help, screen;
 	FILE *server;
 	sigset_t awake; /* signals that may come while it waits */
 	char *frame;
 };
 
-static void
-usage(FILE *f)
+#define ROW(field) offsetof(struct watch, field)
+static const struct pl_option stats_options[] = {
+	{ "control", PL_OPT_STRING, ROW(path), "PATH", CONTROL_PATH, false,
+	  "the server's control socket" },
+	{ "interval", PL_OPT_TIME, ROW(interval), NULL, "1s", false, "from 100ms on" },
+	{ "once", PL_OPT_BOOL, ROW(once), "", NULL, false, "the totals, once" },
+	{ "json", PL_OPT_BOOL, ROW(json), "", NULL, false,
+	  "the server's counters as JSON, a line for each interval" },
+	{ "help", PL_OPT_BOOL, ROW(help), "", NULL, false, "show this" },
+	PL_OPTION_END,
+};
+#undef ROW
+
+static int
+usage(void)
 {
-	fprintf(f,
-		"usage: platter stats [--control PATH] [--interval SECONDS] [--once] [--json]\n\n"
-		"Requests, latencies and FUA of each export of a running platterd: the totals,\n"
-		"then what happened in each interval. Control-C ends it.\n\n"
-		"  --control PATH      the server's control socket (%s)\n"
-		"  --interval SECONDS  from 0.1 on (1)\n"
-		"  --once              the totals, once\n"
-		"  --json              the server's counters as JSON, a line for each interval\n",
-		CONTROL_PATH);
+	char *rows = pl_option_rows(stats_options, "  --", " ");
+
+	printf("usage: platter stats [OPTION...]\n\n"
+	       "Requests, latencies and FUA of each export of a running platterd: the totals,\n"
+	       "then what happened in each interval. Control-C ends it.\n\n%s",
+	       rows != NULL ? rows : "");
+	free(rows);
+	return STATUS_DONE;
 }
 
-/* Returns -1 to go on, else the exit status. */
 static int
-parse(struct watch *w, int argc, char **argv)
+complain(const char *what)
 {
-	static const struct option options[] = {
-		{ "control", required_argument, NULL, 'c' },
-		{ "interval", required_argument, NULL, 'i' },
-		{ "once", no_argument, NULL, 'o' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
-	char *end = NULL;
-	int o;
+	fprintf(stderr, "platter stats: %s\n", what);
+	return STATUS_CANNOT;
+}
 
-	*w = (struct watch){ .path = CONTROL_PATH, .interval = 1 };
-	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (o) {
-		case 'c': w->path = optarg; break;
-		case 'i':
-			w->interval = strtod(optarg, &end);
-			if (end == optarg || *end != '\0' ||
-			    !(w->interval >= 0.1 && w->interval <= 86400)) {
-				fprintf(stderr,
-					"platter: --interval %s: expected seconds from 0.1 to "
-					"86400\n",
-					optarg);
-				return 2;
-			}
-			break;
-		case 'o': w->once = true; break;
-		case 'j': w->json = true; break;
-		case 'h': usage(stdout); return 0;
-		default: usage(stderr); return 2;
-		}
-	}
-	if (optind < argc) {
-		fprintf(stderr, "platter: stats: what is '%s'?\n", argv[optind]);
-		return 2;
-	}
+/* Returns -1 to go on, else the exit status. What is in *w points into *params. */
+static int
+parse(struct watch *w, int argc, char **argv, struct pl_params *params)
+{
+	if (tool_options(argc, argv, stats_options, params, w) != 0)
+		return STATUS_CANNOT;
+	if (w->help)
+		return usage();
+	if (w->interval < NS_PER_S / 10 || w->interval > 86400 * NS_PER_S)
+		return complain("--interval is from 100ms to 86400s");
+	if (optind < argc)
+		return complain("takes no word but options; --help");
 	w->screen = !w->once && !w->json && isatty(STDOUT_FILENO);
 	return -1;
 }
@@ -447,9 +442,9 @@ catch_signals(struct watch *w)
 
 /* For an answer, or (fd is -1) for a time. The frame follows the window meanwhile. */
 static void
-wait_for(struct watch *w, int fd, double seconds)
+wait_for(struct watch *w, int fd, uint64_t ns)
 {
-	uint64_t end = stats_now() + (uint64_t)(seconds * 1e9);
+	uint64_t end = stats_now() + ns;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 
 	while (!over) {
@@ -482,13 +477,13 @@ static int
 watch(struct watch *w)
 {
 	struct sample before = { 0 }, now = { 0 };
-	int status = 0;
+	int status = STATUS_DONE;
 
-	while (!over && status == 0) {
+	while (!over && status == STATUS_DONE) {
 		json_t *answer = ask(w);
 
 		if (answer == NULL || sample_read(&now, answer) != 0) {
-			status = !over;
+			status = over ? STATUS_DONE : STATUS_FAILED;
 			break;
 		}
 		if (w->json) {
@@ -513,25 +508,38 @@ watch(struct watch *w)
 	return status;
 }
 
-int
-tool_stats(int argc, char **argv)
+static int
+watch_server(struct watch *w)
 {
-	struct watch w;
-	int status = parse(&w, argc, argv);
+	int status;
 
-	if (status >= 0)
-		return status;
-	w.server = control_open(w.path);
-	if (w.server == NULL)
-		return 1;
-	catch_signals(&w);
-	if (w.screen)
+	w->server = control_open(w->path);
+	if (w->server == NULL)
+		return STATUS_FAILED;
+	catch_signals(w);
+	if (w->screen)
 		fputs(SCREEN_ENTER, stdout);
-	status = watch(&w);
-	if (w.screen) {
+	status = watch(w);
+	if (w->screen) {
 		fputs(SCREEN_LEAVE, stdout);
 		fflush(stdout);
 	}
-	fclose(w.server);
+	fclose(w->server);
+	return status;
+}
+
+int
+tool_stats(int argc, char **argv)
+{
+	struct pl_params *params = pl_params_new();
+	struct watch w = { 0 };
+	int status;
+
+	if (params == NULL)
+		return complain("out of memory");
+	status = parse(&w, argc, argv, params);
+	if (status == -1)
+		status = watch_server(&w);
+	pl_params_free(params);
 	return status;
 }

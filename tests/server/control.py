@@ -636,7 +636,7 @@ def stats_once_shows_totals(server):
 @ctl.served
 def stats_into_a_pipe_is_plain_lines(server):
     with server(args=TWO) as s, nbdraw.connect(s.address, "a") as c:
-        p = subprocess.Popen([ctl.TOOL, "stats", "--control", s.control, "--interval", "0.1"],
+        p = subprocess.Popen([ctl.TOOL, "stats", "--control", s.control, "--interval", "100ms"],
                              stdout=subprocess.PIPE, text=True)
         lines = []
         while sum("OPS/S" in line for line in lines) < 2:
@@ -655,7 +655,7 @@ def stats_into_a_pipe_is_plain_lines(server):
 @ctl.served
 def stats_says_when_the_server_is_gone(server):
     with server(args=TWO) as s:
-        p = subprocess.Popen([ctl.TOOL, "stats", "--control", s.control, "--interval", "0.1"],
+        p = subprocess.Popen([ctl.TOOL, "stats", "--control", s.control, "--interval", "100ms"],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         p.stdout.readline()
     _, said = p.communicate(timeout=ctl.PATIENCE_S)
@@ -689,7 +689,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         self.resize(rows, columns)
         self.process = subprocess.Popen(
-            [ctl.TOOL, "stats", "--control", s.control, "--interval", "0.1"], stdin=slave,
+            [ctl.TOOL, "stats", "--control", s.control, "--interval", "100ms"], stdin=slave,
             stdout=slave, stderr=slave, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)

@@ -553,7 +553,7 @@ def what_cannot_be_tried_is_status_2():
             (("--timeout", "0", "nbd://localhost"), "--timeout"),
             (("--only", "no-such-*", "nbd://localhost"), "'no-such-*' fits no assertion"),
             (("--no-such-option", "nbd://localhost"), "no-such-option"),
-            ((), "usage"), (("nbd://localhost", "nbd://localhost"), "usage")):
+            ((), "name one URI"), (("nbd://localhost", "nbd://localhost"), "name one URI")):
         done = run(*words)
         assert done.returncode == 2 and what in done.stderr, (words, done)
 
