@@ -403,7 +403,8 @@ privsep_drop(const struct privsep_settings *s, struct pl_error *err)
 static const char *const allowed[] = {
 	/* disks and sockets, and the rings that do most of it */
 	"io_uring_enter io_uring_register read readv pread64 preadv preadv2 write writev pwrite64",
-	"pwritev pwritev2 fsync fdatasync sync_file_range fallocate fadvise64 lseek _llseek",
+	"pwritev pwritev2 fsync fdatasync syncfs sync_file_range fallocate fadvise64 lseek",
+	"_llseek",
 	"recv recvfrom recvmsg send sendto sendmsg sendfile sendfile64 shutdown accept accept4",
 	"connect getsockopt setsockopt getsockname getpeername eventfd2 signalfd4",
 	/* waiting */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <linux/stat.h>
@@ -89,20 +90,31 @@ largest_folio(void)
 	return power_of_two(size) ? max(size, 2u << 20) : 2u << 20;
 }
 
+static bool
+is_on_ext4(const struct file *f)
+{
+	struct statfs fs;
+
+	return !f->block && fstatfs(f->fd, &fs) == 0 && fs.f_type == EXT4_SUPER_MAGIC;
+}
+
+static bool
+is_kernel_since(unsigned major, unsigned minor)
+{
+	struct utsname system;
+	unsigned is_major, is_minor;
+
+	if (uname(&system) == -1 || sscanf(system.release, "%u.%u", &is_major, &is_minor) != 2)
+		return false;
+	return is_major > major || (is_major == major && is_minor >= minor);
+}
+
 /* ext4 looks at every block of the folio that a write falls into; since Linux 6.16 it has
  * large ones. */
 bool
 file_probe_costly_folios(const struct file *f)
 {
-	struct utsname system;
-	unsigned major, minor;
-	struct statfs fs;
-
-	if (f->block || fstatfs(f->fd, &fs) == -1 || fs.f_type != EXT4_SUPER_MAGIC)
-		return false;
-	if (uname(&system) == -1 || sscanf(system.release, "%u.%u", &major, &minor) != 2)
-		return false;
-	return major > 6 || (major == 6 && minor >= 16);
+	return is_on_ext4(f) && is_kernel_since(6, 16);
 }
 
 /*
@@ -210,7 +222,23 @@ file_probe_geometry(struct file *f, struct pl_error *err)
 
 /* ---- the disk below -------------------------------------------------------------- */
 
-/* The first word of a file in the device's queue directory; false: there is none. */
+/* Without its newline; false: there is no such file. */
+static bool
+first_line(const char *path, char *line, size_t size)
+{
+	FILE *file = fopen(path, "re");
+	bool got;
+
+	if (file == NULL)
+		return false;
+	got = fgets(line, (int)size, file) != NULL;
+	fclose(file);
+	if (got)
+		line[strcspn(line, "\n")] = '\0';
+	return got;
+}
+
+/* The first line of a file in the device's queue directory; false: there is none. */
 static bool
 queue_read(const struct file *f, const char *name, char *word, size_t size)
 {
@@ -219,24 +247,41 @@ queue_read(const struct file *f, const char *name, char *word, size_t size)
 						"/sys/dev/block/%u:%u/../queue/%s" };
 	struct stat st;
 	char path[96];
-	FILE *file = NULL;
+	bool got = false;
 	dev_t dev;
-	bool got;
 
 	if (fstat(f->fd, &st) == -1)
 		return false;
 	dev = f->block ? st.st_rdev : st.st_dev;
-	for (unsigned i = 0; i < 2 && file == NULL; i++) {
+	for (unsigned i = 0; i < 2 && !got; i++) {
 		snprintf(path, sizeof path, patterns[i], major(dev), minor(dev), name);
-		file = fopen(path, "re");
+		got = first_line(path, word, size);
 	}
-	if (file == NULL)
-		return false;
-	got = fgets(word, (int)size, file) != NULL;
-	fclose(file);
-	if (got)
-		word[strcspn(word, "\n")] = '\0';
 	return got;
+}
+
+/* Without a journal, before Linux 6.5, ext4's fdatasync(2) flushes the disk's cache only for who
+ * has changed more of a file than its blocks. A kernel that does not say has none without, or is
+ * new. */
+bool
+file_probe_weak_sync(const struct file *f)
+{
+	char link[64], target[PATH_MAX], path[PATH_MAX], word[16];
+	const char *name;
+	struct stat st;
+	ssize_t length;
+
+	if (!is_on_ext4(f) || is_kernel_since(6, 5) || fstat(f->fd, &st) == -1)
+		return false;
+	snprintf(link, sizeof link, "/sys/dev/block/%u:%u", major(st.st_dev), minor(st.st_dev));
+	length = readlink(link, target, sizeof target - 1);
+	if (length <= 0)
+		return false;
+	target[length] = '\0';
+	name = strrchr(target, '/');
+	snprintf(path, sizeof path, "/sys/fs/ext4/%.64s/journal_task",
+		 name != NULL ? name + 1 : target);
+	return first_line(path, word, sizeof word) && strcmp(word, "<none>") == 0;
 }
 
 bool
@@ -301,6 +346,10 @@ file_probe_fua(const struct file *f, const struct file_params *p, const char **w
 {
 	char write_cache[32], fua[16];
 
+	if (f->weak_sync) {
+		*why = "ext4 without a journal has to sync all of itself for a flush";
+		return false;
+	}
 	if (p->fua != FUA_AUTO) {
 		if (*why == NULL)
 			*why = "as the option fua says";

@@ -365,6 +365,15 @@ file_open(const void *params, unsigned open_flags, struct pl_layer *below, void 
 	if (error != 0)
 		goto fail;
 	f->size = f->limits.geometry.size;
+	f->weak_sync = file_probe_weak_sync(f);
+	if (f->weak_sync && cache_modes[p->cache].write_through && !f->read_only) {
+		error = pl_error_say(
+			err, -EOPNOTSUPP,
+			"%s: cache=%s: ext4 without a journal, before Linux 6.5, leaves "
+			"such writes in the disk's cache; cache=none and a FLUSH do not",
+			f->name, cache_modes[p->cache].word);
+		goto fail;
+	}
 	declare(f, p);
 	error = make_split(f, err);
 	if (error != 0)
@@ -659,11 +668,19 @@ flush_done(struct pl_io *io, int64_t result)
 	part_io_done(io, result);
 }
 
+/* Where fdatasync(2) is not enough. */
+static int64_t
+sync_all_call(struct pl_io *io)
+{
+	return fdatasync(io->fd) == -1 || syncfs(io->fd) == -1 ? -errno : 0;
+}
+
 static void
 file_flush(struct file_channel *c, struct pl_request *req)
 {
-	struct pl_io *io = prepare(c, req, PL_IO_SYNC);
+	struct pl_io *io = prepare(c, req, c->file->weak_sync ? PL_IO_CALL : PL_IO_SYNC);
 
+	io->call = sync_all_call;
 	/* The kernel reports a lost page once to each open file description; one that was
 	 * opened later may never hear of it. This one has been open since the export was. */
 	io->fd = c->file->fd;

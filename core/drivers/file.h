@@ -29,6 +29,7 @@ struct file {
 	int past_fd; /* past the page cache, for native FUA writes beside cached ones; or -1 */
 	bool block;  /* a block device */
 	bool direct, read_only;
+	bool weak_sync;   /* fdatasync(2) alone may leave data in the disk's cache */
 	uint32_t folio;   /* bytes: no piece of the page cache is larger */
 	unsigned *split;  /* a bit for each piece of that size, see file_write(); or NULL */
 	uint64_t pieces;  /* so many have a bit */
@@ -59,6 +60,9 @@ const char *file_probe_past(struct file *f, bool tried);
 
 /* Whether a FUA write is one RWF_DSYNC write (else a shared flush), and why, unless that is set. */
 bool file_probe_fua(const struct file *f, const struct file_params *p, const char **why);
+
+/* Whether fdatasync(2) may return before the disk's cache is empty. syncfs(2) flushes it then. */
+bool file_probe_weak_sync(const struct file *f);
 
 bool file_probe_rotational(const struct file *f);
 /* Those of PL_CAP_UNMAP and PL_CAP_UNMAP_ZEROES that hold. */

@@ -1,13 +1,13 @@
 /*
  * witness.c - a client that puts every acknowledgement on record the moment it comes.
  *
- *	witness ADDRESS CONNECTIONS DEPTH PROMISES OFFSET LENGTH SEED
+ *	witness ADDRESS CONNECTIONS DEPTH PROMISES OFFSET LENGTH SEED [writes]
  *
- * It writes, zeroes, trims and flushes between OFFSET and OFFSET + LENGTH until so many requests
- * with FUA and flushes have been acknowledged, then flushes, and the last mark is "whole". The disk
- *below the server is recorded (tests/lib/dmlog.py); at each acknowledgement, before anything else,
- *a mark goes into that record. What every acknowledgement owes is judged from the record:
- *tests/guest/judge.py.
+ * It writes, zeroes, trims and flushes (or only writes and flushes) between OFFSET and OFFSET +
+ * LENGTH until so many requests with FUA and flushes have been acknowledged, then flushes, and the
+ * last mark is "whole". The disk below the server is recorded (tests/lib/dmlog.py); at each
+ * acknowledgement, before anything else, a mark goes into that record. What every acknowledgement
+ * owes is judged from the record: tests/lib/judge.py.
  *
  * Each place in flight has areas of its own, of a few sectors, and one request at a time. So the
  * writes to an area have an order, and are numbered: a sector holds its own number, that of its
@@ -20,7 +20,7 @@
  *	z Z	zeroes, with FUA
  *	t T	a trim, with FUA
  *	r	after a trim, and with its number: what was read then, ":" and a 1 for each sector
- *that is zero, a 0 for others
+ *		that is zero, a 0 for others
  *	f:N	a flush, before which the first N marks had been made when it was sent
  */
 #include "../../tools/conn.h"
@@ -70,6 +70,7 @@ struct client {
 
 static struct client clients[MAX_CONNS];
 static unsigned connections, depth, wanted, promises, marks;
+static bool only_writes;
 static uint64_t random_state;
 static int control;
 
@@ -151,7 +152,7 @@ change(struct place *p, struct conn_request *r, bool by_nbd)
 
 	p->area = &p->areas[random_below(AREAS)];
 	p->area->number++;
-	r->op = die < 76 ? CONN_WRITE : die < 90 ? CONN_ZERO : CONN_TRIM;
+	r->op = only_writes || die < 76 ? CONN_WRITE : die < 90 ? CONN_ZERO : CONN_TRIM;
 	/* A SCSI command to zero or to unmap has no FUA. */
 	r->fua = random_below(4) > 0 && (by_nbd || r->op == CONN_WRITE);
 	p->trimmed = r->op == CONN_TRIM;
@@ -258,8 +259,10 @@ main(int argc, char **argv)
 {
 	unsigned long long offset, length;
 
-	if (argc != 8)
-		errx(2, "usage: witness ADDRESS CONNECTIONS DEPTH PROMISES OFFSET LENGTH SEED");
+	only_writes = argc == 9 && strcmp(argv[8], "writes") == 0;
+	if (argc != 8 + only_writes)
+		errx(2, "usage: witness ADDRESS CONNECTIONS DEPTH PROMISES OFFSET LENGTH SEED "
+			"[writes]");
 	connections = (unsigned)atoi(argv[2]);
 	depth = (unsigned)atoi(argv[3]);
 	wanted = (unsigned)atoi(argv[4]);

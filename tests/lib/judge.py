@@ -188,13 +188,14 @@ class Judge:
             yield _ZEROES
 
 
-def judge(log, final):
+def judge(log, final, start=0):
+    """start: where on the disk the witnesses' part of it begins, that of a file say; bytes."""
     court = Judge(dmlog.entries(log))
     for entry in dmlog.entries(log):
         if entry.mark:
             court.mark(*entry.mark.split(":"))
         else:
-            court.entry(entry)
+            court.entry(entry._replace(offset=entry.offset - start))
     if court.marks:
         raise dmlog.Broken("a witness did not come to its end")
     with open(final, "rb") as file:
