@@ -118,6 +118,12 @@ pl_export_capabilities(const struct pl_export *ex)
 	return ex->capabilities;
 }
 
+bool
+pl_export_native_fua(const struct pl_export *ex)
+{
+	return ex->native_fua;
+}
+
 const struct pl_geometry *
 pl_export_geometry(const struct pl_export *ex)
 {

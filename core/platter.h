@@ -238,6 +238,8 @@ void pl_export_close(struct pl_export *ex);
 unsigned pl_export_capabilities(const struct pl_export *ex);
 /* Of these, what is left to somebody who may only read. */
 unsigned pl_capabilities_reading(unsigned capabilities);
+/* A FUA write is one write of the medium; else it waits for a flush that others share. */
+bool pl_export_native_fua(const struct pl_export *ex);
 /* It never changes: what has grown has another one, and this one is good until the export is
  * closed. */
 const struct pl_geometry *pl_export_geometry(const struct pl_export *ex);

@@ -35,6 +35,7 @@ enum path_trait {
 	DISK_KNOWN = 1 << 23, /* all that is below, down to disks */
 	NO_FILE = 1 << 24,    /* of ours may be made in the directory */
 	NO_ROOM = 1 << 25,    /* for one */
+	NO_UNMAP = 1 << 26,   /* nothing below gives blocks back */
 };
 
 /* doctor-disk.c: the file system of path, and what is below it or below a device. */

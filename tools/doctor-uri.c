@@ -183,12 +183,6 @@ static const struct promise iscsi_bits[] = {
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-void
-doctor_nbd_flags(struct doctor_report *r, const char *group, unsigned flags)
-{
-	tell(r, group, nbd_flags, COUNT(nbd_flags), flags);
-}
-
 static bool
 is_local(const char *host)
 {

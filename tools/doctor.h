@@ -53,9 +53,6 @@ struct doctor_uri_how {
 int doctor_uri(struct doctor_report *r, const char *uri, const struct doctor_uri_how *how,
 	       struct pl_error *err);
 
-/* Of its transmission flags, a fact for each. */
-void doctor_nbd_flags(struct doctor_report *r, const char *group, unsigned flags);
-
 /* doctor-path.c: a file or device that is to be served, or a directory for such. Errors: it is not
  * there, is something else, or cannot be served. */
 int doctor_path(struct doctor_report *r, const char *path, struct pl_error *err);

@@ -5,6 +5,7 @@ it leaves an image as it was."""
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import sys
 
@@ -65,6 +66,10 @@ def tells_all(facts):
     """What a client will be told comes from the server's own code; here only that it is there."""
     assert facts["NBD"]["FLUSH"].startswith("yes") and facts["NBD"]["FUA"].startswith("yes")
     assert facts["SCSI"]["WCE"].startswith("yes") and facts["SCSI"]["DPOFUA"].startswith("yes")
+    reasons = [*facts["NBD"].values(), *facts["SCSI"].values()]
+    assert all(re.match(r"(yes|no|512 bytes): .", why) for why in reasons), reasons
+    for group in "NBD", "SCSI":
+        assert all(re.match(r"(yes|no|512 bytes): .", what) for what in facts[group].values()), facts
     for way in "native, one", "native, 16 at once", "flush, one", "flush, 16 at once":
         assert " a second, " in facts["cost"][way], facts["cost"]
 
@@ -159,6 +164,7 @@ def a_device_is_examined_and_never_written(files):
     assert SAFE in found and "not measured" in facts["cost"]
     assert facts["image"]["size"] == "%d bytes" % (8 * MiB)
     assert facts["disk"]["logical block"] == "512"
+    assert facts["NBD"]["TRIM"] == "yes: the device discards blocks"
 
 
 @served(on=[Platterd])
@@ -167,7 +173,7 @@ def sectors_of_4096_bytes_are_told(files):
         facts, found = examined(device)
     assert facts["disk"]["logical block"] == "4096"
     assert facts["export"]["blocks"].startswith("4096 bytes")
-    assert facts["SCSI"]["logical block"] == "512 bytes" and SMALLER_BLOCKS in found
+    assert facts["SCSI"]["logical block"].startswith("512 bytes: ") and SMALLER_BLOCKS in found
 
 
 # ---- images
@@ -178,6 +184,7 @@ def blocks_never_written_are_told(files):
     facts, found = examined(image)
     assert NOT_WRITTEN in found and facts["image"]["written"] == "0 bytes"
     assert "FUA: shared flush" in facts["export"]["as"]
+    assert "waits for a flush" in facts["NBD"]["FUA"] == facts["SCSI"]["DPOFUA"]
 
 
 @served(on=[Platterd])
@@ -267,6 +274,7 @@ def who_may_not_write_is_told_so(files):
         os.chmod(above, os.stat(above).st_mode | stat.S_IXOTH)
     facts, found = examined(image, before=NOBODY)
     assert NOT_WRITABLE in found and SAFE not in found
+    assert facts["NBD"]["read-only"] == facts["SCSI"]["WP"] == "yes: the image may not be written"
     assert "Permission denied" in facts["cost"]["not measured"]
     os.chmod(folder, 0o000)
     done = doctor.run(image, before=NOBODY)
