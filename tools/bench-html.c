@@ -107,6 +107,15 @@ put_row(const struct bench_result *r, const struct bench_comparisons *c, unsigne
 	const struct bench_comparison *pair = bench_comparison(c, load, target, BENCH_BASE);
 	struct bench_spread s = bench_rate(r, load, target);
 
+	const char *why = bench_failure(r, load, target);
+
+	if (why != NULL) {
+		fprintf(to, "<tr><td>");
+		put_title(to, r, target);
+		fprintf(to, "</td><td class=\"n\" colspan=\"12\">failed, and not tried again: ");
+		bench_put_text(to, why);
+		fprintf(to, "</td></tr>\n");
+	}
 	if (s.n == 0)
 		return;
 	fprintf(to, "<tr><td>");
@@ -187,8 +196,9 @@ bench_html_write(const struct bench_result *r, const char *path, struct pl_error
 	fprintf(to,
 		"<p>Rates are medians, their intervals those of the mean (Student's t, of "
 		"logarithms). "
-		"<i>ratio</i>: to the best peer of that load; where there is none, to the "
-		"first column; <i>p</i>: of a paired t-test, corrected for %u comparisons (Holm), "
+		"<i>ratio</i>: to the best peer of that load, of the same protocol where there is "
+		"one; where there is none, to the first column; <i>p</i>: of a paired t-test, "
+		"corrected for %u comparisons (Holm), "
 		"and "
 		"of Wilcoxon's signed rank test, not corrected.</p>\n",
 		c->family);

@@ -37,9 +37,16 @@ fact_json(const struct bench_fact *f)
 static json_t *
 target_json(const struct bench_target *t)
 {
-	return json_pack("{s:s, s:s, s:s?, s:s, s:b, s:s?, s:s?}", "name", t->name, "mode", t->mode,
-			 "step", t->step, "kind", kinds[t->kind], "direct", t->direct, "command",
-			 t->command, "absent", t->absent);
+	return json_pack("{s:s, s:s, s:s?, s:s, s:b, s:b, s:s?, s:s?}", "name", t->name, "mode",
+			 t->mode, "step", t->step, "kind", kinds[t->kind], "direct", t->direct,
+			 "iscsi", t->iscsi, "command", t->command, "absent", t->absent);
+}
+
+static json_t *
+failure_json(const struct bench_failure *f)
+{
+	return json_pack("{s:i, s:i, s:s}", "load", (int)f->load, "target", (int)f->target, "why",
+			 f->why);
 }
 
 static json_t *
@@ -99,7 +106,7 @@ result_json(const struct bench_result *r)
 {
 	struct bench_comparisons *c = bench_compare(r);
 	json_t *facts = json_array(), *targets = json_array(), *loads = json_array();
-	json_t *samples = json_array(), *comparisons = json_array();
+	json_t *samples = json_array(), *failures = json_array(), *comparisons = json_array();
 
 	for (unsigned i = 0; i < r->fact_count; i++)
 		json_array_append_new(facts, fact_json(&r->facts[i]));
@@ -109,14 +116,17 @@ result_json(const struct bench_result *r)
 		json_array_append_new(loads, load_json(&r->loads[i]));
 		json_array_append_new(samples, samples_json(r, i));
 	}
+	for (unsigned i = 0; i < r->failure_count; i++)
+		json_array_append_new(failures, failure_json(&r->failures[i]));
 	for (unsigned i = 0; c != NULL && i < c->count; i++)
 		json_array_append_new(comparisons, comparison_json(&c->list[i]));
 	free(c);
-	return json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "table",
-			 r->table, "command", r->command, "repeats", (int)r->repeats, "seconds",
-			 r->seconds, "size", (json_int_t)r->size, "seed", (json_int_t)r->seed,
-			 "interrupted", r->interrupted, "facts", facts, "targets", targets, "loads",
-			 loads, "samples", samples, "comparisons", comparisons);
+	return json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "table", r->table, "command", r->command, "repeats", (int)r->repeats,
+			 "seconds", r->seconds, "size", (json_int_t)r->size, "seed",
+			 (json_int_t)r->seed, "interrupted", r->interrupted, "facts", facts,
+			 "targets", targets, "loads", loads, "samples", samples, "failures",
+			 failures, "comparisons", comparisons);
 }
 
 int
@@ -181,11 +191,13 @@ static int
 read_target(const json_t *from, struct bench_target *t)
 {
 	const char *kind;
-	int direct;
+	int direct, iscsi;
 
-	if (json_unpack((json_t *)from, "{s:s, s:b}", "kind", &kind, "direct", &direct) != 0)
+	if (json_unpack((json_t *)from, "{s:s, s:b, s:b}", "kind", &kind, "direct", &direct,
+			"iscsi", &iscsi) != 0)
 		return -EINVAL;
 	t->direct = direct;
+	t->iscsi = iscsi;
 	while (t->kind < KINDS && strcmp(kinds[t->kind], kind) != 0)
 		t->kind++;
 	if (t->kind == KINDS)
@@ -261,17 +273,32 @@ read_samples(const json_t *from, const struct bench_result *r, unsigned load)
 	return error;
 }
 
+static int
+read_failure(const json_t *from, struct bench_result *r)
+{
+	const char *why;
+	int load, target;
+
+	if (json_unpack((json_t *)from, "{s:i, s:i, s:s}", "load", &load, "target", &target, "why",
+			&why) != 0 ||
+	    load < 0 || (unsigned)load >= r->load_count || target < 0 ||
+	    (unsigned)target >= r->target_count)
+		return -EINVAL;
+	return bench_failed(r, (unsigned)load, (unsigned)target, why);
+}
+
 #define MOST 10000 /* of each, as a file may ask for */
 
 static int
 read_lists(const json_t *facts, const json_t *targets, const json_t *loads, const json_t *samples,
-	   struct bench_result *r, const char *path, struct pl_error *err)
+	   const json_t *failures, struct bench_result *r, const char *path, struct pl_error *err)
 {
 	size_t f = json_array_size(facts), t = json_array_size(targets), l = json_array_size(loads);
 	int error = 0;
 
-	if (f > MOST || t > MOST || l > MOST || r->repeats > BENCH_REPEATS || r->repeats < 1 ||
-	    json_array_size(samples) != l || l * t > MOST || l * t * r->repeats > 100 * MOST)
+	if (f > MOST || t > MOST || l > MOST || json_array_size(failures) > MOST ||
+	    r->repeats > BENCH_REPEATS || r->repeats < 1 || json_array_size(samples) != l ||
+	    l * t > MOST || l * t * r->repeats > 100 * MOST)
 		return pl_error_say(err, -EINVAL,
 				    "%s: %zu loads, %zu targets, %u repeats and %zu "
 				    "rows of samples do not go together",
@@ -295,6 +322,9 @@ read_lists(const json_t *facts, const json_t *targets, const json_t *loads, cons
 	for (unsigned i = 0; error == 0 && i < l; i++)
 		if (read_samples(json_array_get(samples, i), r, i) != 0)
 			error = wrong(err, path, "samples", i);
+	for (unsigned i = 0; error == 0 && i < json_array_size(failures); i++)
+		if (read_failure(json_array_get(failures, i), r) != 0)
+			error = wrong(err, path, "failures", i);
 	return error;
 }
 
@@ -302,16 +332,17 @@ static int
 read_result(const json_t *root, struct bench_result *r, const char *path, struct pl_error *err)
 {
 	const char *table, *command;
-	json_t *facts, *targets, *loads, *samples;
+	json_t *facts, *targets, *loads, *samples, *failures;
 	json_int_t size, seed;
 	json_error_t e;
 	int repeats, interrupted;
 
 	if (json_unpack_ex((json_t *)root, &e, 0,
-			   "{s:s, s:s, s:i, s:F, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", "table",
+			   "{s:s, s:s, s:i, s:F, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "table",
 			   &table, "command", &command, "repeats", &repeats, "seconds", &r->seconds,
 			   "size", &size, "seed", &seed, "interrupted", &interrupted, "facts",
-			   &facts, "targets", &targets, "loads", &loads, "samples", &samples) != 0)
+			   &facts, "targets", &targets, "loads", &loads, "samples", &samples,
+			   "failures", &failures) != 0)
 		return pl_error_say(err, -EINVAL, "%s is no result of platter bench --json: %s",
 				    path, e.text);
 	r->repeats = repeats > 0 ? (unsigned)repeats : 0;
@@ -322,7 +353,7 @@ read_result(const json_t *root, struct bench_result *r, const char *path, struct
 	r->command = strdup(command);
 	if (r->table == NULL || r->command == NULL)
 		return pl_error_set(err, -ENOMEM, "%s", path);
-	return read_lists(facts, targets, loads, samples, r, path, err);
+	return read_lists(facts, targets, loads, samples, failures, r, path, err);
 }
 
 struct bench_result *

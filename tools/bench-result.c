@@ -1,6 +1,7 @@
 /* bench-result.c - names of loads, and what a result is beside its numbers. */
 #include "bench.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,6 +81,33 @@ bench_measured(const struct bench_result *r, unsigned load, unsigned target)
 	return false;
 }
 
+int
+bench_failed(struct bench_result *r, unsigned load, unsigned target, const char *why)
+{
+	struct bench_failure *more =
+		realloc(r->failures, (r->failure_count + 1) * sizeof *r->failures);
+
+	if (more == NULL)
+		return -ENOMEM;
+	r->failures = more;
+	more += r->failure_count;
+	*more = (struct bench_failure){ load, target, strdup(why) };
+	if (more->why == NULL)
+		return -ENOMEM;
+	r->failure_count++;
+	return 0;
+}
+
+const char *
+bench_failure(const struct bench_result *r, unsigned load, unsigned target)
+{
+	for (unsigned i = 0; i < r->failure_count; i++) {
+		if (r->failures[i].load == load && r->failures[i].target == target)
+			return r->failures[i].why;
+	}
+	return NULL;
+}
+
 void
 bench_result_free(struct bench_result *r)
 {
@@ -96,6 +124,9 @@ bench_result_free(struct bench_result *r)
 		free(r->targets[i].command);
 		free(r->targets[i].absent);
 	}
+	for (unsigned i = 0; i < r->failure_count; i++)
+		free(r->failures[i].why);
+	free(r->failures);
 	free(r->table);
 	free(r->command);
 	free(r->facts);

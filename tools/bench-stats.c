@@ -200,24 +200,38 @@ bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target)
 	return median(r, load, target, offsetof(struct bench_sample, server_cpu));
 }
 
-unsigned
-bench_base(const struct bench_result *r, unsigned load)
+/* target_count: there is none. */
+static unsigned
+best_peer(const struct bench_result *r, unsigned load, bool iscsi, bool any)
 {
-	unsigned best = r->target_count, first = r->target_count;
+	unsigned best = r->target_count;
 	double most = 0;
 
 	for (unsigned t = 0; t < r->target_count; t++) {
+		const struct bench_target *target = &r->targets[t];
 		double rate = bench_rate(r, load, t).median; /* NAN is not more */
 
-		if (r->targets[t].kind == BENCH_PEER && rate > most) {
-			most = rate;
-			best = t;
-		}
-		if (first == r->target_count && r->targets[t].kind != BENCH_CEILING &&
-		    bench_measured(r, load, t))
-			first = t;
+		if (target->kind != BENCH_PEER || (!any && target->iscsi != iscsi) ||
+		    !(rate > most))
+			continue;
+		most = rate;
+		best = t;
 	}
-	return best < r->target_count ? best : first;
+	return best;
+}
+
+unsigned
+bench_base(const struct bench_result *r, unsigned load, bool iscsi)
+{
+	unsigned base = best_peer(r, load, iscsi, false);
+
+	if (base == r->target_count)
+		base = best_peer(r, load, iscsi, true);
+	for (unsigned t = 0; t < r->target_count && base == r->target_count; t++) {
+		if (r->targets[t].kind != BENCH_CEILING && bench_measured(r, load, t))
+			base = t;
+	}
+	return base;
 }
 
 /* The load that is like this one, but of the next depth; load_count: there is none. */
@@ -299,9 +313,11 @@ bench_compare(const struct bench_result *r)
 	}
 	*c = (struct bench_comparisons){ .list = (struct bench_comparison *)(c + 1) };
 	for (unsigned l = 0; l < r->load_count; l++) {
-		unsigned base = bench_base(r, l);
+		unsigned bases[] = { bench_base(r, l, false), bench_base(r, l, true) };
 
 		for (unsigned t = 0; t < r->target_count; t++) {
+			unsigned base = bases[r->targets[t].iscsi];
+
 			if (base < r->target_count && r->targets[t].kind != BENCH_PEER)
 				add(c, r, l, t, base, BENCH_BASE);
 			if (t > 0 && is_step(&r->targets[t - 1], &r->targets[t]))

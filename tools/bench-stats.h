@@ -44,8 +44,8 @@ bench_significant(const struct bench_pair *p)
 
 enum bench_why { BENCH_BASE, BENCH_STEP };
 
-/* All but peers are compared with bench_base(), and what has a step more with the target that it
- * was added to. The fewer are, the more can be significant. */
+/* All but peers are compared with their bench_base(), and what has a step more with the target that
+ * it was added to. The fewer are, the more can be significant. */
 struct bench_comparison {
 	unsigned load, target, base; /* indices; target against base */
 	enum bench_why why;
@@ -69,9 +69,9 @@ struct bench_spread bench_rate(const struct bench_result *r, unsigned load, unsi
 double bench_latency(const struct bench_result *r, unsigned load, unsigned target,
 		     unsigned quantile);
 double bench_server_cpu(const struct bench_result *r, unsigned load, unsigned target);
-/* What others are compared with: the peer with the highest median; where there is none, the first
- * target; target_count: nothing was measured. */
-unsigned bench_base(const struct bench_result *r, unsigned load);
+/* What others are compared with: the peer of their protocol with the highest median; where there is
+ * none, that of any; else the first target; target_count: nothing was measured. */
+unsigned bench_base(const struct bench_result *r, unsigned load, bool iscsi);
 /* The depth from which on the rate of a load like this, apart from its depth, grows by less than a
  * tenth; 0: it never was seen to, or fewer than three depths were measured. */
 unsigned bench_depth_enough(const struct bench_result *r, unsigned load, unsigned target);

@@ -117,7 +117,7 @@ put_load(const struct bench_result *r, const struct bench_comparisons *c, unsign
 	 FILE *to)
 {
 	char name[BENCH_NAME], title[BENCH_TITLE];
-	unsigned base = bench_base(r, load);
+	unsigned base = bench_base(r, load, false), of_iscsi = bench_base(r, load, true);
 
 	fprintf(to, "\n%-*s%8s %5s%7s  %-17s%8s%8s\n", indent,
 		bench_load_name(&r->loads[load], name), "rate/s", "+-", "ratio", "interval",
@@ -125,7 +125,11 @@ put_load(const struct bench_result *r, const struct bench_comparisons *c, unsign
 	for (unsigned t = 0; t < r->target_count; t++)
 		put_row(r, c, load, t, indent, to);
 	if (base < r->target_count)
-		fprintf(to, "  (ratio: to %s)\n", bench_target_title(&r->targets[base], title));
+		fprintf(to, "  (ratio: to %s", bench_target_title(&r->targets[base], title));
+	if (base != of_iscsi)
+		fprintf(to, "; of iSCSI to %s", bench_target_title(&r->targets[of_iscsi], title));
+	if (base < r->target_count)
+		fprintf(to, ")\n");
 }
 
 static void
@@ -170,6 +174,14 @@ put_notes(const struct bench_result *r, const struct bench_comparisons *c, FILE 
 		said = true;
 		fprintf(to, "  %s: %s\n", bench_target_title(&r->targets[t], title),
 			r->targets[t].absent);
+	}
+	for (unsigned i = 0; i < r->failure_count; i++) {
+		const struct bench_failure *f = &r->failures[i];
+		char name[BENCH_NAME], title[BENCH_TITLE];
+
+		fprintf(to, "%s  %s by %s: %s\n", i == 0 ? "\nFailed, and not tried again:\n" : "",
+			bench_load_name(&r->loads[f->load], name),
+			bench_target_title(&r->targets[f->target], title), f->why);
 	}
 	if (r->interrupted)
 		fprintf(to, "\nInterrupted: some was not measured, or less often.\n");

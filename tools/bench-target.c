@@ -393,6 +393,7 @@ bench_targets_add(struct bench_result *r, const char *list, const struct bench_p
 		t->row = &rows[i];
 		t->kind = rows[i].kind;
 		t->direct = rows[i].direct;
+		t->iscsi = rows[i].way == ISCSI;
 		t->command = command_of(&rows[i]);
 		t->absent = absence(&rows[i], place);
 	}
@@ -411,9 +412,10 @@ bench_targets_add_uri(struct bench_result *r, const char *uri, struct pl_error *
 {
 	struct bench_target *t;
 	struct nbd_uri parsed = { 0 };
+	bool iscsi = strncmp(uri, "iscsi://", 8) == 0;
 	int error = 0;
 
-	if (strncmp(uri, "iscsi://", 8) != 0) {
+	if (!iscsi) {
 		error = nbd_uri_parse(&parsed, uri, err);
 		if (error == 0 && parsed.tls)
 			error = pl_error_say(err, -EINVAL, "%s: TLS is not spoken here", uri);
@@ -425,6 +427,7 @@ bench_targets_add_uri(struct bench_result *r, const char *uri, struct pl_error *
 	if (t == NULL)
 		return pl_error_set(err, -ENOMEM, "targets");
 	t->kind = BENCH_GIVEN;
+	t->iscsi = iscsi;
 	t->command = strdup(uri);
 	return 0;
 }

@@ -369,7 +369,6 @@ struct run {
 	struct bench_image image;
 	enum bench_pages pages;
 	uint64_t random_state;
-	bool *failed;     /* [load][target] */
 	unsigned *orders; /* of loads, and of targets */
 	bool missing;     /* something is */
 	unsigned done, total;
@@ -426,13 +425,12 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 {
 	struct bench_target *t = &run->r->targets[target];
 	struct bench_load l = spread(&run->r->loads[load], bench_target_spread(t));
-	bool *failed = &run->failed[load * run->r->target_count + target];
 	struct bench_server server;
 	struct pl_error err;
 	char load_name[BENCH_NAME], name[BENCH_TITLE], both[256];
 	int error = 0;
 
-	if (*failed)
+	if (bench_failure(run->r, load, target) != NULL)
 		return;
 	bench_target_title(t, name);
 	if (run->image.path != NULL && t->kind != BENCH_GIVEN && t->kind != BENCH_CEILING)
@@ -448,7 +446,7 @@ measure(struct run *run, unsigned load, unsigned target, unsigned repeat)
 			       &interrupted, bench_sample(run->r, load, target, repeat), &err);
 	bench_server_stop(&server);
 	if (error != 0 && error != -EINTR) {
-		*failed = true;
+		bench_failed(run->r, load, target, err.text);
 		snprintf(both, sizeof both, "%s by %s",
 			 bench_load_name(&run->r->loads[load], load_name), name);
 		say_of(run, both, err.text);
@@ -555,9 +553,8 @@ measure_and_tell(struct run *run, const struct settings *s, struct pl_error *err
 
 	r->samples =
 		calloc((size_t)r->load_count * r->target_count * r->repeats, sizeof *r->samples);
-	run->failed = calloc((size_t)r->load_count * r->target_count, sizeof *run->failed);
 	run->orders = calloc(r->load_count + r->target_count, sizeof *run->orders);
-	if (r->samples == NULL || run->failed == NULL || run->orders == NULL)
+	if (r->samples == NULL || run->orders == NULL)
 		return pl_error_set(err, -ENOMEM, "samples");
 	for (unsigned i = 0; i < r->target_count; i++) {
 		if (r->targets[i].absent != NULL)
@@ -671,7 +668,6 @@ run_new(int argc, char **argv, const struct settings *s)
 	if (status < 0)
 		status = complain(err.text);
 	bench_image_close(&run.image);
-	free(run.failed);
 	free(run.orders);
 	bench_result_free(run.r);
 	return status;

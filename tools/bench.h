@@ -51,6 +51,7 @@ struct bench_target {
 		     * NULL: none */
 	enum bench_kind kind;
 	bool direct;                 /* passes by the page cache */
+	bool iscsi;                  /* is compared with its like */
 	char *command;               /* as it was run, or its address */
 	char *absent;                /* why it is not measured; NULL: it is */
 	const struct bench_row *row; /* bench-target.c's */
@@ -75,6 +76,12 @@ struct bench_sample {
 	double latency[BENCH_QUANTILES]; /* us */
 };
 
+/* A pair that is not measured, or not in all repeats, though the target can be. */
+struct bench_failure {
+	unsigned load, target;
+	char *why;
+};
+
 struct bench_fact {
 	char *name; /* "kernel" */
 	char *value;
@@ -89,6 +96,8 @@ struct bench_result {
 	unsigned target_count;
 	struct bench_load *loads;
 	unsigned load_count;
+	struct bench_failure *failures;
+	unsigned failure_count;
 	unsigned repeats;
 	double seconds; /* of each measurement */
 	uint64_t size;  /* of the image, bytes; 0: only URIs */
@@ -103,6 +112,10 @@ bench_sample(const struct bench_result *r, unsigned load, unsigned target, unsig
 	return &r->samples[(load * r->target_count + target) * r->repeats + repeat];
 }
 
+/* Remembers why; -ENOMEM: not. */
+int bench_failed(struct bench_result *r, unsigned load, unsigned target, const char *why);
+/* NULL: nothing is known to have gone wrong. */
+const char *bench_failure(const struct bench_result *r, unsigned load, unsigned target);
 /* Whether there is a sample of the pair at all. */
 bool bench_measured(const struct bench_result *r, unsigned load, unsigned target);
 void bench_result_free(struct bench_result *r); /* with all it points to, by free() */

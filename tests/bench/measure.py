@@ -6,6 +6,7 @@ import functools
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,9 +243,13 @@ def what_a_server_cannot_is_told_and_the_rest_is_measured(server):
         words = [*SHORT, "--repeats", "2", "--overwrite", "--targets", "given", "--cells",
                  READ + "," + FUA, s.uri]
         said = bench(*words, status=PARTS_MISSING)
-        assert said.count("the server does not offer FUA") == 1, said
-        by_load = figures(*words, status=PARTS_MISSING)[0][s.uri]
+        assert said.count("platter bench: " + FUA) == 1, said
+        assert re.search(rf"\n  {FUA} by \S+: .*the server does not offer FUA\n", said), said
+        by_target, whole = figures(*words, status=PARTS_MISSING)
+    by_load = by_target[s.uri]
     assert by_load[FUA] == [None, None]
+    failed, = whole["failures"]
+    assert whole["loads"][failed["load"]]["name"] == FUA and "FUA" in failed["why"], failed
     sound(by_load[READ][1], has_server=False)
 
 

@@ -24,9 +24,9 @@ ROWS = [("randread-4k-1x%d" % depth, depth) for depth in (1, 4, 16)]
 QUANTILES = ("p50", "p90", "p99", "p99.9", "max")
 
 
-def target(name, mode, kind, step=None, absent=None):
+def target(name, mode, kind, step=None, absent=None, iscsi=False):
     return {"name": name, "mode": mode, "step": step, "kind": kind, "direct": False,
-            "command": name + " --serve", "absent": absent}
+            "iscsi": iscsi, "command": name + " --serve", "absent": absent}
 
 
 def sample(rate):
@@ -46,6 +46,7 @@ def result(rates=((1000, 2000, 1500), (3000, 6000, 5000), (3000, 6100, 9000)), r
         "loads": [{"name": name, "block": 4096, "depth": depth, "jobs": 1} for name, depth in ROWS],
         "samples": [[[sample(rate * 1.01 ** n) for n in range(repeats)] for rate in row]
                     + [[None] * repeats] for row in rates],
+        "failures": [],
     }
 
 
@@ -87,6 +88,32 @@ def ratios_are_those_to_the_best_peer():
     rows = re.findall(r"nbd/auto +\S+k +\d+% +([\d.]+) +([\d.]+)-([\d.]+)", said)
     assert [float(r[0]) for r in rows] == [1.33, 1.2, 0.68], said
     assert "(ratio: to other)" in said and "tgt/none: it is not installed" in said
+
+
+@tap.test
+def iscsi_is_compared_with_the_best_peer_that_speaks_it():
+    both = result()
+    both["targets"][0] = target("iscsi", "auto", "ours", iscsi=True)
+    both["targets"][3] = target("tgt", "none", "peer", iscsi=True)
+    for row in both["samples"]:
+        row[0], row[3] = row[1], [sample(s["rate"] / 2) for s in row[1]]
+    said = told(both)
+    assert re.findall(r"iscsi/auto +\S+k +\d+% +([\d.]+) ", said) == ["2.00"] * 3, said
+    assert [float(r) for r in re.findall(r"nbd/auto +\S+k +\d+% +([\d.]+) ", said)] \
+        == [1.33, 1.2, 0.68], said
+    assert said.count("(ratio: to other; of iSCSI to tgt/none)") == 3, said
+
+
+@tap.test
+def what_failed_is_told_with_the_reason():
+    part = result()
+    part["failures"] = [{"load": 1, "target": 1, "why": "it <hung> up"}]
+    part["samples"][1][1] = [None] * 5
+    with tempfile.TemporaryDirectory() as folder:
+        page = os.path.join(folder, "page")
+        assert "\n  randread-4k-1x4 by nbd/auto: it <hung> up\n" in told(part, "--html", page)
+        with open(page) as f:
+            assert "failed, and not tried again: it &lt;hung&gt; up" in f.read()
 
 
 @tap.test
