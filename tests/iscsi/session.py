@@ -21,7 +21,7 @@ from iscsiraw import (ABORT_TASK, ABORT_TASK_SET, ASYNC, BUSY, CLEAR_TASK_SET, C
                       NO_REASSIGN, NO_TAG, NO_TASK, NOP_IN, NOP_OUT, NOT_SUPPORTED, QUERY_TASK,
                       SCSI_COMMAND, SNACK, TASK_MANAGEMENT, TASK_REASSIGN, TEXT,
                       TEXT_RESPONSE, WARM_RESET, Client, Closed, Refused, Rejected, connect)
-from server import PATIENCE, PRELOAD
+from server import PATIENCE, PRELOAD, delay
 from usage import resident
 
 KiB, MiB = 1 << 10, 1 << 20
@@ -577,7 +577,7 @@ def what_makes_no_sense_is_rejected_with_its_header(factory):
 def a_tag_that_a_command_still_has_is_rejected_and_neither_harms_the_other(factory):
     """With data, without, and while the first one waits for the rest of its own."""
     with serving(factory, driver="fault", over="memory", kind="write", fault="delay",
-                 delay="300ms", repeat="forever") as s, s.connect() as c:
+                 delay=delay(300), repeat="forever") as s, s.connect() as c:
         first = c.command(write(0, 8), dout=b"1" * 4096)
         task = c.tasks[first]
         for cdb, data in (write(8, 8), b"2" * 4096), (TUR, b""), (write(0, 8), b"3" * 4096):
@@ -867,7 +867,7 @@ def an_aborted_write_is_over(factory):
 @on_platterd
 def a_write_that_runs_is_aborted_only_when_it_has_ended(factory):
     with serving(factory, driver="fault", over="memory", kind="write", fault="delay",
-                 delay="400ms", repeat="forever") as s, s.connect() as c:
+                 delay=delay(400), repeat="forever") as s, s.connect() as c:
         itt = c.command(write(0, 8), dout=b"!" * 4096)
         began = time.monotonic()
         assert c.manage(ABORT_TASK, task=itt) == FUNCTION_COMPLETE

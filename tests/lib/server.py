@@ -285,6 +285,11 @@ class Platterd(FrontEnd):
 FRONT_ENDS = [Nbdkit, Platterd]
 
 
+def delay(ms):
+    """As an option: so long that a client gets something done meanwhile, however slow all is."""
+    return "%dms" % (ms * PATIENCE)
+
+
 def until(condition, what="it has come", seconds=20):
     """Waits for what comes by itself, and returns what the condition then gives."""
     end = time.monotonic() + seconds * PATIENCE
