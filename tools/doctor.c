@@ -20,9 +20,9 @@ struct settings {
 static const struct pl_option doctor_options[] = {
 	{ "json", PL_OPT_BOOL, ROW(json), "", NULL, false, "one JSON object instead of text" },
 	{ "check-flush", PL_OPT_BOOL, ROW(uri.check_flush), "", NULL, false,
-	  "does a FLUSH take time? Writes the first block back" },
+	  "does a FLUSH cost time? Rewrites a block" },
 	{ "timeout", PL_OPT_UINT, ROW(timeout), "SECONDS", "10", false,
-	  "how long the server may take for an answer" },
+	  "for an answer of the server" },
 	{ "help", PL_OPT_BOOL, ROW(help), "", NULL, false, "show this" },
 	PL_OPTION_END,
 };
@@ -34,8 +34,8 @@ usage(void)
 	char *rows = pl_option_rows(doctor_options, "  --", " ");
 
 	printf("usage: platter doctor [OPTION...] PATH|URI\n\n"
-	       "Looks at a disk or a server, and says what its promises are worth to who keeps "
-	       "data\nthere. Writes nothing to an image; beside it, for a while, to a file of its "
+	       "Looks at a disk or a server, and says what its promises are worth to who keeps\n"
+	       "data there. Writes nothing to an image; beside it, for a while, to a file of its\n"
 	       "own.\n"
 	       "PATH: an image, a device, or a directory where images are to lie.\n"
 	       "URI: nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH, or nbds for TLS;\n"

@@ -382,7 +382,7 @@ static const struct pl_option stats_options[] = {
 	{ "interval", PL_OPT_TIME, ROW(interval), NULL, "1s", false, "from 100ms on" },
 	{ "once", PL_OPT_BOOL, ROW(once), "", NULL, false, "the totals, once" },
 	{ "json", PL_OPT_BOOL, ROW(json), "", NULL, false,
-	  "the server's counters as JSON, a line for each interval" },
+	  "all counters, a line for each interval" },
 	{ "help", PL_OPT_BOOL, ROW(help), "", NULL, false, "show this" },
 	PL_OPTION_END,
 };

@@ -177,10 +177,11 @@ class Liar:
     def info(self, c, option, data):
         try:
             fields = Fields(data)
-            name, wanted = fields.text(), fields.take(2 * int.from_bytes(fields.take(2), "big"))
+            name = fields.text()
+            fields.take(2 * int.from_bytes(fields.take(2), "big"))
             fields.end()
         except ValueError:
-            name = wanted = None
+            name = None
         if name is None or len(name) > 4096:
             self.reply(c, option, ERR_INVALID)
         elif name:

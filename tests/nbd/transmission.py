@@ -22,7 +22,7 @@ import tap
 import way
 from nbdraw import (CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
                     CMD_WRITE_ZEROES, DF, ERR_SHUTDOWN, FAST_ZERO, FUA, HOLE, MAX_PAYLOAD, NO_HOLE,
-                    OPT_ABORT, OPT_LIST, PAYLOAD_LEN, REP_ACK, REQ_ONE, ZERO, Client, Reply,
+                    OPT_ABORT, OPT_LIST, PAYLOAD_LEN, REP_ACK, REQ_ONE, ZERO, Reply,
                     error_of)
 from server import PATIENCE, Platterd, delay, served
 

@@ -160,7 +160,7 @@ def a_port_can_be_had_again_at_once(server):
     port = free_port()
     image = server.image(MiB)
     for _ in range(3):
-        with server(image, args=["--tcp", "127.0.0.1:%d" % port]) as s:
+        with server(image, args=["--tcp", "127.0.0.1:%d" % port]):
             c = nbdraw.connect(("127.0.0.1", port))
             assert c.read(0, 512) == bytes(512)
         c.close()
