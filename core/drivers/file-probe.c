@@ -261,8 +261,7 @@ queue_read(const struct file *f, const char *name, char *word, size_t size)
 }
 
 /* Without a journal, before Linux 6.5, ext4's fdatasync(2) flushes the disk's cache only for who
- * has changed more of a file than its blocks. A kernel that does not say has none without, or is
- * new. */
+ * has changed more of a file than its blocks. Without sysfs that cannot be seen. */
 bool
 file_probe_weak_sync(const struct file *f)
 {
