@@ -81,6 +81,8 @@ bench_image_open(struct bench_image *im, const char *path, uint64_t size, struct
 			bench_image_close(im);
 		return error;
 	}
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return pl_error_say(err, -EINVAL, "%s is no directory, file or block device", path);
 	im->path = realpath(path, NULL);
 	if (im->path != NULL)
 		fd = open(im->path, O_RDONLY | O_CLOEXEC);

@@ -12,6 +12,7 @@
 #include "tools.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
@@ -329,6 +330,22 @@ add_columns(struct bench_result *r, const struct settings *s, const struct bench
 	return error;
 }
 
+/* A report that cannot be written is better known before an hour of measuring than after it. */
+static int
+try_report(const char *path, struct pl_error *err)
+{
+	bool there = path != NULL && access(path, F_OK) == 0;
+	int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666) : -1;
+
+	if (path != NULL && fd == -1)
+		return pl_error_set(err, -errno, "%s", path);
+	if (fd != -1)
+		close(fd);
+	if (fd != -1 && !there)
+		unlink(path);
+	return 0;
+}
+
 /* What is not ours is not written without being asked for. */
 static int
 protect(const struct bench_result *r, const struct settings *s, const struct bench_image *im,
@@ -607,7 +624,10 @@ bench(struct run *run, const struct settings *s, struct pl_error *err)
 		if (!is_uri(*w))
 			path = *w;
 	}
-	if (path != NULL)
+	error = try_report(s->json, err);
+	if (error == 0)
+		error = try_report(s->html, err);
+	if (error == 0 && path != NULL)
 		error = bench_image_open(&run->image, path, s->size, err);
 	if (error != 0)
 		return error;

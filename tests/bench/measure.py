@@ -255,10 +255,17 @@ def what_a_server_cannot_is_told_and_the_rest_is_measured(server):
 
 @in_a_folder
 def a_wrong_command_line_is_refused_with_the_reason(folder):
+    """Before anything is measured."""
+    os.mkfifo(folder + "/fifo")
     for words, reason in [
             ([], "name a directory, or what is to be measured"),
             ([folder, folder], "one PATH at a time"),
             ([folder + "/none"], "/none: No such file or directory"),
+            ([folder + "/fifo"], "/fifo is no directory, file or block device"),
+            (["--json", folder + "/none/a", folder], "/none/a: No such file or directory"),
+            (["--html", "/proc/a", folder], "/proc/a: No such file or directory"),
+            (["--json", folder + "/a", "--cells", READ, "--targets", "given", "nbd://localhost:1"],
+             "Connection refused"),
             (["--table", "x", folder], "osync|matrix|mixed|depth"),
             (["--cells", "randreed-4k-1x1", folder], "'randreed-4k-1x1': no row"),
             (["--cells", "read-fua-4k-1x1", folder], "only writes are stable"),
@@ -273,7 +280,8 @@ def a_wrong_command_line_is_refused_with_the_reason(folder):
             (["--from", "x.json", folder], "--from measures nothing")]:
         said = bench(*words, status=NOTHING)
         assert reason in said and said.startswith("platter bench: "), said
-    assert os.listdir(folder) == []
+    assert os.listdir(folder) == ["fifo"]
+    os.unlink(folder + "/fifo")
 
 
 @tap.test
