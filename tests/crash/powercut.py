@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """Power cuts, by the thousand: clients ask for everything at once of a disk whose cache loses
 power, through every front end, and what is then on the medium is held against what they were told.
 

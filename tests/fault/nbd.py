@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """One call of the server fails while it serves NBD, each in its turn: memory, system calls, the
 ring. Whoever is answered is told the truth, and the next client does not notice."""
 

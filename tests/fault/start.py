@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """One call of the server fails while it starts, or while it stops, each in its turn: memory, system
 calls, the ring. It serves nevertheless, or says why it does not; and nothing is left of it."""
 

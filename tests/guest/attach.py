@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """The life of a disk that is attached to Linux, by NBD and by iSCSI: used, grown, detached, and its
 server killed under it."""
 

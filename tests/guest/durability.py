@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """The judge of durability: each acknowledgement is held against what the disk had been told.
 
 A server works on a disk that records what it is told to keep, and when (tests/lib/dmlog.py); a

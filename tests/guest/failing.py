@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """A disk fails, hangs, fills up or goes away below the server: what clients are told is true."""
 
 import collections

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """What a FUA write asks of the disk, counted in the kernel, for each kind of disk and each front
 end. Those that are not for iSCSI ask for what a SCSI command cannot: FUA of zeroes, parts of blocks."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """A disk is recorded below the server, and then looked at as it was at every moment: after each
 thing that it was told to keep, as if the power had been cut just then.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """libiscsi's conformance tests (iscsi-test-cu 1.19) against platterd, one process a test, with all
 that lose data. What a kind of disk does not run, and what the tool skips there, is in tables
 below with the reasons; a test that skips and is not in them fails, and one that is and does not

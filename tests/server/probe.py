@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """`platter probe`: our servers are as they should be, others miss what is known of them, and a
 server that lies is caught."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """Whatever clients do that do not behave, others keep at least four fifths of their throughput,
 memory is bounded, and descriptors return to where they were.
 

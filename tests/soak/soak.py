@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# takes minutes
 """A server for a long time: several clients by NBD and iSCSI do all that there is to do, come and
 go, while an operator reloads, enlarges images and asks questions.
 
