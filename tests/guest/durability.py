@@ -127,7 +127,7 @@ def files_of_ext4_without_a_journal_do():
                    make="-b 4096 -O ^has_journal", mount="barrier", then=refused)
 
 
-@guest.served(on=guest.ALL_FRONT_ENDS, slow=True)
+@guest.served(on=[Platterd], slow=True)
 def files_keep_ten_thousand_promises():
     kept_in_a_file(2500, "cache=auto fua=native", "cache=writeback fua=native",
                    "cache=none fua=native", "cache=auto fua=commit")
