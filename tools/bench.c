@@ -143,19 +143,13 @@ complain(const char *what)
 	return STATUS_NOTHING;
 }
 
-static bool
-is_uri(const char *word)
-{
-	return strstr(word, "://") != NULL;
-}
-
 static const char *
 contradiction(const struct settings *s)
 {
 	unsigned words = 0, paths = 0;
 
 	for (char **w = s->words; *w != NULL; w++, words++)
-		paths += !is_uri(*w);
+		paths += !tool_is_uri(*w);
 	if (s->from != NULL)
 		return words > 0 ? "--from measures nothing, and so takes no PATH or URI" : NULL;
 	if (s->list)
@@ -324,7 +318,7 @@ add_columns(struct bench_result *r, const struct settings *s, const struct bench
 					     r->targets[i].name);
 	}
 	for (char **w = s->words; *w != NULL && error == 0; w++) {
-		if (is_uri(*w))
+		if (tool_is_uri(*w))
 			error = bench_targets_add_uri(r, *w, err);
 	}
 	return error;
@@ -355,7 +349,7 @@ protect(const struct bench_result *r, const struct settings *s, const struct ben
 	char name[BENCH_NAME];
 
 	for (char **w = s->words; *w != NULL && there == NULL; w++)
-		there = is_uri(*w) ? *w : NULL;
+		there = tool_is_uri(*w) ? *w : NULL;
 	if (s->overwrite || there == NULL)
 		return 0;
 	for (unsigned i = 0; i < r->load_count; i++) {
@@ -621,7 +615,7 @@ bench(struct run *run, const struct settings *s, struct pl_error *err)
 	if (s->list)
 		return list(r, &run->place);
 	for (char **w = s->words; *w != NULL; w++) {
-		if (!is_uri(*w))
+		if (!tool_is_uri(*w))
 			path = *w;
 	}
 	error = try_report(s->json, err);

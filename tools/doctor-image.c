@@ -24,9 +24,18 @@ struct blocks {
 	uint64_t written, shared; /* bytes */
 };
 
-/* Asks the file system for the places of all blocks. */
+/* How much of [from, from + length) lies before the end. */
+static uint64_t
+before(uint64_t end, uint64_t from, uint64_t length)
+{
+	if (from >= end)
+		return 0;
+	return length < end - from ? length : end - from;
+}
+
+/* Asks the file system for the places of all blocks, once those are on the disk that are to be. */
 static int
-count_blocks(int fd, struct blocks *b)
+count_blocks(int fd, uint64_t size, struct blocks *b)
 {
 	struct fiemap *map = calloc(1, sizeof(*map) + EXTENTS * sizeof(map->fm_extents[0]));
 	int error = map == NULL ? -ENOMEM : 0;
@@ -36,6 +45,7 @@ count_blocks(int fd, struct blocks *b)
 	for (unsigned i = 0; i < ROUNDS && error == 0 && !last; i++) {
 		map->fm_length = FIEMAP_MAX_OFFSET - map->fm_start;
 		map->fm_extent_count = EXTENTS;
+		map->fm_flags = i == 0 ? FIEMAP_FLAG_SYNC : 0;
 		if (ioctl(fd, FS_IOC_FIEMAP, map) == -1) {
 			error = -errno;
 			break;
@@ -44,8 +54,10 @@ count_blocks(int fd, struct blocks *b)
 		for (unsigned k = 0; k < map->fm_mapped_extents; k++) {
 			const struct fiemap_extent *e = &map->fm_extents[k];
 
-			b->written += e->fe_flags & FIEMAP_EXTENT_UNWRITTEN ? 0 : e->fe_length;
-			b->shared += e->fe_flags & FIEMAP_EXTENT_SHARED ? e->fe_length : 0;
+			uint64_t length = before(size, e->fe_logical, e->fe_length);
+
+			b->written += e->fe_flags & FIEMAP_EXTENT_UNWRITTEN ? 0 : length;
+			b->shared += e->fe_flags & FIEMAP_EXTENT_SHARED ? length : 0;
 			last |= (e->fe_flags & FIEMAP_EXTENT_LAST) != 0;
 			map->fm_start = e->fe_logical + e->fe_length;
 		}
@@ -61,7 +73,7 @@ tell_blocks(struct doctor_report *r, int fd, const struct stat *st)
 	unsigned traits = 0;
 	struct statvfs fs;
 	struct blocks b;
-	int error = count_blocks(fd, &b);
+	int error = count_blocks(fd, size, &b);
 
 	doctor_fact(r, "image", "allocated", "%" PRIu64 " bytes, %.0f %%", allocated,
 		    size > 0 ? 100.0 * (double)allocated / (double)size : 100);
@@ -72,8 +84,10 @@ tell_blocks(struct doctor_report *r, int fd, const struct stat *st)
 		traits |= b.shared > 0 ? CLONED : 0;
 		traits |= b.written < size ? NOT_WRITTEN : 0;
 	} else {
+		off_t hole = lseek(fd, 0, SEEK_HOLE);
+
 		doctor_fact(r, "image", "written", "could not be told: %s", strerror(-error));
-		traits |= lseek(fd, 0, SEEK_HOLE) < st->st_size ? NOT_WRITTEN : 0;
+		traits |= hole >= 0 && hole < st->st_size ? NOT_WRITTEN : 0;
 	}
 	if (fstatvfs(fd, &fs) == 0) {
 		uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize;

@@ -145,10 +145,13 @@ doctor_path(struct doctor_report *r, const char *path, struct pl_error *err)
 	char real[PATH_MAX], *folder;
 	int error = 0;
 
-	if (stat(path, &st) == -1 || realpath(path, real) == NULL)
+	bool named;
+
+	if (stat(path, &st) == -1)
 		return pl_error_set(err, -errno, "%s", path);
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISDIR(st.st_mode))
 		return pl_error_say(err, -EINVAL, "%s is no file, block device or directory", path);
+	named = realpath(path, real) != NULL; /* what was deleted can be open still */
 	traits = path_disk(r, path);
 	if (S_ISDIR(st.st_mode)) {
 		traits |= FOLDER;
@@ -161,6 +164,9 @@ doctor_path(struct doctor_report *r, const char *path, struct pl_error *err)
 	if (traits & DEVICE) {
 		doctor_fact(r, "cost", "not measured",
 			    "nothing is written to a device: platter bench --overwrite does");
+	} else if (!named) {
+		doctor_fact(r, "cost", "not measured", "it lies in no directory: %s",
+			    strerror(errno));
 	} else {
 		folder = folder_of(real, traits & FOLDER); /* not that of a link */
 		if (folder != NULL)

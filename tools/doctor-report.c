@@ -136,6 +136,28 @@ print_wrapped(const char *text)
 	printf("\n");
 }
 
+/* A path may have anything in it. */
+static void
+print_clean(const char *text)
+{
+	char *copy = strdup(text);
+
+	if (copy != NULL)
+		pl_text_clean(copy);
+	printf("%s", copy != NULL ? copy : "?");
+	free(copy);
+}
+
+void
+doctor_print_failure(const char *target, const char *error)
+{
+	json_t *all = json_pack("{s:o? s:s}", "target", json_string(target), "error", error);
+
+	json_dumpf(all, stdout, JSON_INDENT(2));
+	printf("\n");
+	json_decref(all);
+}
+
 void
 doctor_print(struct doctor_report *r, const char *target, bool json)
 {
@@ -145,7 +167,8 @@ doctor_print(struct doctor_report *r, const char *target, bool json)
 		print_json(r, target);
 		return;
 	}
-	printf("%s: %s\n", target, severity_names[doctor_worst(r)]);
+	print_clean(target);
+	printf(": %s\n", severity_names[doctor_worst(r)]);
 	for (unsigned i = 0; i < r->fact_count; i++) {
 		if (strcmp(group, r->facts[i].group) != 0)
 			printf("\n%s\n", r->facts[i].group);

@@ -10,11 +10,13 @@
 #include "stats.h"
 #include "torture-target.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <gsl/gsl_sort.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Of the flush check. That as many as 48 of 64 tosses of a coin, or 12 of 16, say the same comes
  * once in 10000 times, or in 26; so few are made only where a FLUSH takes a tenth of a second. */
@@ -183,16 +185,25 @@ static const struct promise iscsi_bits[] = {
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
+/* Of a name or an address, which may stand in brackets, and may have a port or a path behind it. */
 static bool
 is_local(const char *host)
 {
-	static const char *const names[] = { "127.", "localhost", "::1", "[::1]" };
+	size_t length = *host == '[' ? strcspn(++host, "]") : strcspn(host, ":/");
+	char name[256];
+	struct in_addr v4;
+	struct in6_addr v6;
 
-	for (unsigned i = 0; i < COUNT(names); i++) {
-		if (strncmp(host, names[i], strlen(names[i])) == 0)
-			return true;
-	}
-	return false;
+	if (strncmp(host, "::", 2) == 0) /* an address without brackets */
+		length = strlen(host);
+	if (length >= sizeof(name))
+		return false;
+	memcpy(name, host, length);
+	name[length] = '\0';
+	if (inet_pton(AF_INET, name, &v4) == 1)
+		return ntohl(v4.s_addr) >> 24 == 127;
+	return strcasecmp(name, "localhost") == 0 ||
+	       (inet_pton(AF_INET6, name, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
 }
 
 static int

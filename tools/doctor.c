@@ -62,9 +62,13 @@ examine(const char *target, const struct settings *s)
 
 	if (r == NULL)
 		return complain("out of memory");
-	if ((strstr(target, "://") != NULL ? doctor_uri(r, target, &s->uri, &err)
-					   : doctor_path(r, target, &err)) != 0) {
+	if ((tool_is_uri(target) ? doctor_uri(r, target, &s->uri, &err)
+				 : doctor_path(r, target, &err)) != 0) {
+		if (!tool_is_uri(target))
+			pl_text_clean(err.text); /* a path may have anything in it */
 		complain(err.text);
+		if (s->json)
+			doctor_print_failure(target, err.text);
 	} else {
 		doctor_print(r, target, s->json);
 		status = (int)doctor_worst(r);

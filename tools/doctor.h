@@ -41,6 +41,8 @@ void doctor_conclude(struct doctor_report *r, const struct doctor_row *rows, uns
 
 enum doctor_severity doctor_worst(const struct doctor_report *r);
 void doctor_print(struct doctor_report *r, const char *target, bool json);
+/* It could not be examined, as JSON. */
+void doctor_print_failure(const char *target, const char *error);
 
 /* ---- who examines ---------------------------------------------------------------- */
 

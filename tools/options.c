@@ -6,6 +6,13 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
+#include <string.h>
+
+bool
+tool_is_uri(const char *word)
+{
+	return strncmp(word + strspn(word, "abcdefghijklmnopqrstuvwxyz+"), "://", 3) == 0;
+}
 
 int
 tool_options(int argc, char **argv, const struct pl_option *table, struct pl_params *params,

@@ -5,6 +5,7 @@
 #ifndef TOOLS_H
 #define TOOLS_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 int tool_bench(int argc, char **argv);
@@ -23,6 +24,9 @@ struct pl_params;
  * after them. Errors: -EINVAL, -ENOMEM. */
 int tool_options(int argc, char **argv, const struct pl_option *table, struct pl_params *params,
 		 void *settings);
+
+/* Whether it begins with a scheme, of whatever kind; else it is a path. */
+bool tool_is_uri(const char *word);
 
 /* ---- control.c: the client's side of the control socket; failures are said on stderr ---- */
 

@@ -1,5 +1,7 @@
 #include "torture-target.h"
 
+#include "tools.h"
+
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -21,7 +23,7 @@ transport_of(const char *target)
 {
 	static const struct torture_transport *const all[] = { &torture_nbd, &torture_iscsi };
 
-	if (strstr(target, "://") == NULL)
+	if (!tool_is_uri(target))
 		return &torture_file;
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
 		if (strncmp(target, all[i]->scheme, strlen(all[i]->scheme)) == 0)

@@ -4,9 +4,11 @@ it leaves an image as it was."""
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import stat
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -280,6 +282,61 @@ def who_may_not_write_is_told_so(files):
     done = doctor.run(image, before=NOBODY)
     assert done.returncode == CANNOT and image in done.stdout
     assert "Permission denied" in done.stdout
+
+
+@served(on=[Platterd])
+def what_cannot_be_examined_is_told_as_json_too(files):
+    none = files.path("none")
+    done = subprocess.run([doctor.PLATTER, "doctor", "--json", none], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL)
+    assert done.returncode == CANNOT
+    assert json.loads(done.stdout) == {"target": none,
+                                       "error": none + ": No such file or directory"}
+
+
+@served(on=[Platterd])
+def a_path_may_look_like_anything(files):
+    folder = files.path("a:")
+    os.mkdir(folder)
+    image = make_image(folder)
+    odd = os.path.join(folder, "b\033[31m\nc://d")
+    os.makedirs(odd)
+    os.rename(image, odd + "/disk.img")
+    done = doctor.run(odd + "/disk.img")
+    assert done.returncode in (0, 1) and "\033" not in done.stdout
+    assert done.stdout.splitlines()[0].startswith(folder + "/b?[31m?c://d/disk.img: "), done.stdout
+    done = doctor.run(odd + "/none")
+    assert done.returncode == CANNOT and "\033" not in done.stdout
+
+
+@served(on=[Platterd])
+def an_image_that_was_deleted_and_is_open_can_be_examined(files):
+    image = make_image(files.path("."))
+    with open(image, "rb") as f:
+        os.unlink(image)
+        facts, _ = examined("/proc/%d/fd/%d" % (os.getpid(), f.fileno()))
+    assert facts["image"]["size"] == "%d bytes" % (8 * MiB)
+    assert "no directory" in facts["cost"]["not measured"]
+
+
+@served(on=[Platterd])
+def only_what_the_image_has_counts_as_written(files):
+    """Not what lies behind its end; what has not come to the disk yet does."""
+    image = files.image(8 * MiB)
+    subprocess.run(["fallocate", "-l", "8M", image], check=True)
+    with open(image, "rb+") as f:
+        f.write(b"x" * (8 * MiB))
+        f.flush()
+        facts, found = examined(image)
+    assert facts["image"]["written"] == "%d bytes" % (8 * MiB) and NOT_WRITTEN not in found
+    hole = files.image(8 * MiB, "hole")
+    with open(hole, "rb+") as f:
+        f.seek(4 * MiB)
+        f.write(b"x" * (4 * MiB))
+        os.fsync(f.fileno())
+    subprocess.run(["fallocate", "-n", "-o", "8M", "-l", "8M", hole], check=True)
+    facts, found = examined(hole)
+    assert facts["image"]["written"] == "%d bytes" % (4 * MiB) and NOT_WRITTEN in found
 
 
 def iter_up(folder):
