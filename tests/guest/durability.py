@@ -80,13 +80,13 @@ def shared_flushes_keep_every_promise():
 
 
 @guest.served(on=guest.ALL_FRONT_ENDS, slow=True)
-def native_fua_keeps_ten_thousand_promises():
-    native_fua(2500)
+def native_fua_keeps_thousands_of_promises():
+    native_fua(1250)
 
 
 @guest.served(on=guest.ALL_FRONT_ENDS, slow=True)
-def shared_flushes_keep_ten_thousand_promises():
-    shared_flushes(2500)
+def shared_flushes_keep_thousands_of_promises():
+    shared_flushes(1250)
 
 
 # ---- files, in which a FUA write may pass by the page cache that all else uses
@@ -128,7 +128,7 @@ def files_of_ext4_without_a_journal_do():
 
 
 @guest.served(on=[Platterd], slow=True)
-def files_keep_ten_thousand_promises():
+def files_keep_thousands_of_promises():
     kept_in_a_file(2500, "cache=auto fua=native", "cache=writeback fua=native",
                    "cache=none fua=native", "cache=auto fua=commit")
 
