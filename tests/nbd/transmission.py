@@ -24,7 +24,7 @@ from nbdraw import (CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLUSH, CMD_READ, 
                     CMD_WRITE_ZEROES, DF, ERR_SHUTDOWN, FAST_ZERO, FUA, HOLE, MAX_PAYLOAD, NO_HOLE,
                     OPT_ABORT, OPT_LIST, PAYLOAD_LEN, REP_ACK, REQ_ONE, ZERO, Reply,
                     error_of)
-from server import PATIENCE, Platterd, delay, served
+from server import PATIENCE, Platterd, served
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 COMPACT, STRUCTURED, EXTENDED = "compact", "structured", "extended"
@@ -622,7 +622,7 @@ def a_server_that_ends_says_so(way):
     """What is in flight is finished, what comes later is ESHUTDOWN, and ABORT is acknowledged."""
     for kind in way.kinds:
         with way.serve(way.server.image(MiB), driver="fault", over="file", kind="write",
-                       fault="delay", delay=delay(300), repeat="forever") as s:
+                       fault="delay", delay="300ms", repeat="forever") as s:
             c, haggling = way.connect(s, kind), way.greet(s)
             write = c.send(CMD_WRITE, 0, 4096, 0, b"w" * 4096)
             c.call(CMD_READ, 4096, 512)     # so the write has begun

@@ -592,7 +592,7 @@ def signals_under_load_lose_nothing(s):
 @alone
 def the_end_waits_for_what_is_in_flight_and_refuses_the_rest(s):
     """And a client that says nothing is told to go."""
-    with s("size=1M", driver="fault", over="memory", kind="write", fault="delay", delay=server.delay(500),
+    with s("size=1M", driver="fault", over="memory", kind="write", fault="delay", delay="500ms",
            repeat="forever") as p:
         with nbdraw.connect(p.address) as c, nbdraw.connect(p.address) as idle:
             slow = c.send(nbdraw.CMD_WRITE, 0, 4096, payload=b"a" * 4096)
