@@ -198,4 +198,5 @@ static struct nbdkit_plugin plugin = {
 	.errno_is_preserved = 1,
 };
 
+struct nbdkit_plugin *plugin_init(void); /* that the macro defines */
 NBDKIT_REGISTER_PLUGIN(plugin)

@@ -88,18 +88,17 @@ random_below(unsigned limit)
 static void
 put_mark(const char *text)
 {
-	struct {
-		struct dm_ioctl head;
-		struct dm_target_msg message; /* its text is what follows */
-		char text[MARK];
-	} m = {
-		.head = { .version = { DM_VERSION_MAJOR, 0, 0 },
-			  .data_size = sizeof(m),
-			  .data_start = offsetof(typeof(m), message),
-			  .name = "recorded" },
-	};
+	enum { TEXT = sizeof(struct dm_ioctl) + sizeof(struct dm_target_msg) };
+	union {
+		struct dm_ioctl head; /* behind it a struct dm_target_msg, and its text */
+		char bytes[TEXT + MARK];
+	} m = { .bytes = "" };
 
-	snprintf(m.text, sizeof(m.text), "mark %s", text);
+	m.head.version[0] = DM_VERSION_MAJOR;
+	m.head.data_size = sizeof(m);
+	m.head.data_start = sizeof(m.head);
+	strcpy(m.head.name, "recorded");
+	snprintf(m.bytes + TEXT, MARK, "mark %s", text);
 	if (ioctl(control, DM_TARGET_MSG, &m) == -1)
 		err(2, "the mark %s", text);
 }

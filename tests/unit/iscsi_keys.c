@@ -197,8 +197,8 @@ TEST(names_are_told_from_what_is_none)
 		"eui.02004567a425678d",
 		"naa.52004567ba64678d",
 		"naa.62004567ba64678d0123456789abcdef",
-		"iqn.2001-04.org.example:k\xc3\xbc"
-		"che",
+		("iqn.2001-04.org.example:k\xc3\xbc"
+		 "che"),
 	};
 	static const char *const wrong[] = {
 		"",
