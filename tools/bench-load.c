@@ -470,7 +470,7 @@ bench_load_run(const struct bench_where *where, const struct bench_load *l, doub
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(log, STDERR_FILENO);
 		measure(where, l, seconds, seed, sample);
-		_exit(write(ends[1], sample, sizeof(*sample)) == sizeof(*sample) ? 0 : 1);
+		exit(write(ends[1], sample, sizeof(*sample)) == sizeof(*sample) ? 0 : 1);
 	}
 	close(ends[1]);
 	error = child == -1 ? pl_error_set(err, -errno, "fork") : wait_for(ends[0], stop, sample);
